@@ -1,0 +1,59 @@
+"""The ``radixtier`` command: finds the subcommand and hands its arguments over, unread.
+
+Owns the list of subcommands. Invariant: a subcommand is imported only when it runs, so ``radixtier --help``
+works where neither SGLang nor torch is installed. Main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+from radixtier import SGLANG_VERSION, __version__
+
+_SUBCOMMANDS = {
+    "serve": ("radixtier.cli.serve", "start SGLang's server; on --device cpu with what a CPU needs"),
+    "bench": ("radixtier.cli.bench", "measure the tier against stock SGLang"),
+}
+"""Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program name; those of the process by default.
+
+    Returns
+    -------
+    int
+        Exit status.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="radixtier",
+        description="Virtual memory for SGLang's RadixAttention: one prefix tree over HBM, DRAM and NVMe.",
+        epilog="Each subcommand has its own --help.",
+    )
+    version = f"radixtier {__version__} (for SGLang {SGLANG_VERSION})"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (_, summary) in _SUBCOMMANDS.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    # Only the first word is ours: what follows may be flags of SGLang that argparse would try to understand.
+    command = parser.parse_args(arguments[:1]).command
+    return dispatch(_SUBCOMMANDS[command][0], arguments[1:])
+
+
+def dispatch(module: str, arguments: Sequence[str]) -> int:
+    """Import ``module`` and run its ``main``."""
+    run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

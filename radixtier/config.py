@@ -1,0 +1,327 @@
+"""The one configuration object: what the operator asked for, checked, completed and turned into page counts.
+
+Flags, environment and YAML all end here (:mod:`radixtier.settings` reads them). Invariant: a config that
+passed :meth:`RadixTierConfig.validate` and :meth:`RadixTierConfig.with_defaults` has a concrete DRAM and NVMe
+size. Immutable and picklable: it travels to the scheduler processes. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+from radixtier.machine import Machine, free_disk_bytes
+from radixtier.units import Size, Unit, format_bytes
+
+IO_ENGINES = ("auto", "posix", "kvikio")
+
+SLOT_ALIGNMENT = 4096
+"""Bytes. O_DIRECT wants address, offset and length aligned to the largest logical block in use."""
+
+DRAM_SHARE = Fraction(1, 2)
+"""Of the available RAM, for the DRAM tier when no size is given: the rest is for SGLang and the page cache."""
+
+CPU_SHARE = Fraction(1, 4)
+"""The same on ``--device cpu``, once for DRAM and once for "HBM": weights and activations live in RAM too."""
+
+NVME_SHARE = Fraction(1, 2)
+"""Of the free space under the NVMe path when a path is given without a size."""
+
+_RAM_RESERVE = 10 * 2**30
+_RAM_RESERVE_SHARE = Fraction(1, 4)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reason not to start, in words for the operator.
+
+    Attributes
+    ----------
+    setting : str
+        The flag, variable or YAML key as it was given.
+    value : object
+        Its value.
+    why, fix : str
+        What is wrong, and what to do; no closing period.
+    """
+
+    setting: str
+    value: object
+    why: str
+    fix: str
+
+    def __str__(self) -> str:
+        stop = "" if self.fix.endswith(("?", ".")) else "."
+        return f"{self.setting} {self.value}: {self.why}. {self.fix}{stop}".replace("\n", " ")
+
+
+class Origin(NamedTuple):
+    """Where a setting was given, and the text that was written there."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RadixTierConfig:
+    """What radixtier was asked to do, per server (not per rank).
+
+    Attributes
+    ----------
+    enable : bool
+        Whether the tier is on.
+    hbm_size : Size or None
+        KV cache in HBM; None leaves SGLang's own choice.
+    dram_size : Size or None
+        KV pages in host memory; None until :meth:`with_defaults`.
+    nvme_size : Size or None
+        KV pages on NVMe, 0 for none; None until :meth:`with_defaults`.
+    nvme_path : tuple of str
+        Directory of the store file; empty without NVMe. This release takes one.
+    io_engine : str
+        One of :data:`IO_ENGINES`.
+    origin : Mapping[str, Origin]
+        Where the given fields came from, for messages.
+    """
+
+    enable: bool = False
+    hbm_size: Size | None = None
+    dram_size: Size | None = None
+    nvme_size: Size | None = None
+    nvme_path: tuple[str, ...] = ()
+    io_engine: str = "auto"
+    origin: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
+
+    def named(self, name: str) -> str:
+        """Return how the operator wrote a field: its origin, or its flag where it was not given."""
+        return self.origin[name].where if name in self.origin else f"--radix-tier-{name.replace('_', '-')}"
+
+    def problem(self, name: str, why: str, fix: str) -> Problem:
+        """Build a :class:`Problem` about one field, with the value as it was written."""
+        shown = self.origin[name].text if name in self.origin else getattr(self, name)
+        return Problem(self.named(name), shown, why, fix)
+
+    def validate(self, machine: Machine) -> list[Problem]:
+        """Check everything that can be known before the model is.
+
+        Parameters
+        ----------
+        machine : Machine
+            What sizes in bytes are held against.
+
+        Returns
+        -------
+        list of Problem
+            All of them, empty if the server may start.
+        """
+        found = [*self._check_memory(machine), *self._check_path(), *self._check_nvme()]
+        if self.io_engine not in IO_ENGINES:
+            found.append(self.problem("io_engine", "unknown engine", f"Use one of {', '.join(IO_ENGINES)}"))
+        elif self.io_engine == "kvikio":
+            found.append(
+                self.problem("io_engine", "GPUDirect Storage comes with a later release", "Use auto")
+            )
+        return found
+
+    def with_defaults(self, machine: Machine, hbm_in_ram: bool = False) -> tuple[RadixTierConfig, list[str]]:
+        """Choose the sizes that were not given.
+
+        Parameters
+        ----------
+        machine : Machine
+            What shares are taken of.
+        hbm_in_ram : bool
+            True on a CPU whose "HBM" has no limit yet: then it gets a share of the RAM as well.
+
+        Returns
+        -------
+        config : RadixTierConfig
+            With concrete ``dram_size`` and ``nvme_size``.
+        notes : list of str
+            One line for the log per choice made.
+        """
+        chosen: dict[str, Size] = {}
+        notes = []
+        share = CPU_SHARE if hbm_in_ram else DRAM_SHARE
+        for name in ("hbm_size", "dram_size") if hbm_in_ram else ("dram_size",):
+            if getattr(self, name) is None:
+                chosen[name] = Size(int(machine.ram_bytes * share))
+                notes.append(f"{self.named(name)} not given: {chosen[name]}, {share} of the available RAM")
+        if self.nvme_size is None:
+            chosen["nvme_size"] = Size(0)
+            if self.nvme_path:
+                chosen["nvme_size"] = Size(int(free_disk_bytes(self.nvme_path[0]) * NVME_SHARE))
+                where = f"{NVME_SHARE} of the free space in {self.nvme_path[0]}"
+                notes.append(f"{self.named('nvme_size')} not given: {chosen['nvme_size']}, {where}")
+            else:
+                notes.append("--radix-tier-nvme-path not given: no NVMe tier")
+        return dataclasses.replace(self, **chosen), notes
+
+    def resolve(self, bytes_per_token: int, page_size: int, ranks: int = 1) -> ResolvedSizes:
+        """Turn sizes into whole pages of one rank.
+
+        Parameters
+        ----------
+        bytes_per_token : int
+            KV bytes of one token on one rank, all layers.
+        page_size : int
+            Tokens per page.
+        ranks : int
+            Ranks that share the server's sizes. Bytes are divided over them; a size in tokens is the same on
+            every rank, since each holds its share of every token.
+
+        Returns
+        -------
+        ResolvedSizes
+        """
+        if self.dram_size is None or self.nvme_size is None:
+            raise ValueError("sizes are resolved after with_defaults()")
+        page_bytes = bytes_per_token * page_size
+        slot_bytes = -(-page_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+
+        def pages(size: Size, bytes_each: int) -> int:
+            if size.unit is Unit.TOKENS:
+                return size.amount // page_size
+            return size.amount // ranks // bytes_each
+
+        return ResolvedSizes(
+            bytes_per_token=bytes_per_token,
+            page_size=page_size,
+            hbm_pages=None if self.hbm_size is None else pages(self.hbm_size, page_bytes),
+            dram_pages=pages(self.dram_size, page_bytes),
+            nvme_slots=pages(self.nvme_size, slot_bytes),
+            slot_bytes=slot_bytes,
+        )
+
+    def _check_memory(self, machine: Machine) -> list[Problem]:
+        found = []
+        if self.hbm_size is not None and self.hbm_size.amount == 0:
+            fix = "Give it a size, or leave the flag out for SGLang's own choice"
+            found.append(self.problem("hbm_size", "SGLang cannot serve without KV cache in HBM", fix))
+        if self.dram_size is not None and self.dram_size.amount == 0:
+            fix = "Give it a size, or leave the flag out for the default"
+            found.append(self.problem("dram_size", "every page passes through DRAM", fix))
+        if self.dram_size is not None and self.dram_size.unit is Unit.BYTES:
+            found += self.check_ram(self.dram_size.amount, machine)
+        return found
+
+    def check_ram(self, asked_bytes: int, machine: Machine) -> list[Problem]:
+        """Hold the DRAM tier's bytes against the RAM there is, less a reserve for everything else."""
+        reserve = min(_RAM_RESERVE, int(machine.ram_bytes * _RAM_RESERVE_SHARE))
+        if asked_bytes <= machine.ram_bytes - reserve:
+            return []
+        why = (
+            f"more than the machine has: {format_bytes(machine.ram_bytes)} of RAM are available (cgroup limits "
+            f"counted), of which {format_bytes(reserve)} stay free for SGLang"
+        )
+        fix = f"Ask for at most {format_bytes(machine.ram_bytes - reserve).replace(' ', '')}"
+        return [self.problem("dram_size", why, fix)]
+
+    def _check_nvme(self) -> list[Problem]:
+        size, path = self.nvme_size, self.nvme_path
+        if size is None:
+            return []
+        if size.amount and not path:
+            fix = "Add --radix-tier-nvme-path DIRECTORY, or set the size to 0 for a DRAM-only tier"
+            return [self.problem("nvme_size", "there is no directory to put it in", fix)]
+        if not size.amount and path:
+            fix = "Drop one of them; without NVMe the tier lives in DRAM only"
+            return [self.problem("nvme_size", f"contradicts {self.named('nvme_path')} {' '.join(path)}", fix)]
+        if size.unit is Unit.BYTES and path and os.path.isdir(path[0]):
+            return self.check_disk(size.amount)
+        return []
+
+    def check_disk(self, asked_bytes: int) -> list[Problem]:
+        """Hold the NVMe tier's bytes against the free space of its directory."""
+        free = free_disk_bytes(self.nvme_path[0])
+        if asked_bytes <= free:
+            return []
+        why = f"more than the {format_bytes(free)} that are free in {self.nvme_path[0]}"
+        fix = "Ask for less, free some space, or name a directory on another drive"
+        return [self.problem("nvme_size", why, fix)]
+
+    def _check_path(self) -> list[Problem]:
+        if len(self.nvme_path) > 1:
+            why = "several directories come with a later release"
+            return [self.problem("nvme_path", why, "Name one directory")]
+        return [self.problem("nvme_path", *fault) for path in self.nvme_path if (fault := _path_fault(path))]
+
+
+@dataclass(frozen=True)
+class ResolvedSizes:
+    """The capacity of each tier on one rank, in whole pages.
+
+    Attributes
+    ----------
+    bytes_per_token : int
+        KV bytes of one token on this rank, all layers.
+    page_size : int
+        Tokens per page.
+    hbm_pages : int or None
+        Pages of SGLang's device pool; None leaves SGLang's own choice.
+    dram_pages : int
+        Frames.
+    nvme_slots : int
+        Slots in the store, 0 without NVMe.
+    slot_bytes : int
+        Bytes of a slot: a page, rounded up to :data:`SLOT_ALIGNMENT`.
+    """
+
+    bytes_per_token: int
+    page_size: int
+    hbm_pages: int | None
+    dram_pages: int
+    nvme_slots: int
+    slot_bytes: int
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, all layers, K and V."""
+        return self.bytes_per_token * self.page_size
+
+    @property
+    def hbm_tokens(self) -> int | None:
+        """Tokens of SGLang's device pool; None leaves SGLang's own choice."""
+        return None if self.hbm_pages is None else self.hbm_pages * self.page_size
+
+    @property
+    def dram_tokens(self) -> int:
+        """Tokens that fit into the frames."""
+        return self.dram_pages * self.page_size
+
+    @property
+    def dram_bytes(self) -> int:
+        """Bytes of all frames."""
+        return self.dram_pages * self.page_bytes
+
+    @property
+    def nvme_tokens(self) -> int:
+        """Tokens that fit into the slots."""
+        return self.nvme_slots * self.page_size
+
+    @property
+    def nvme_bytes(self) -> int:
+        """Bytes of all slots, padding included."""
+        return self.nvme_slots * self.slot_bytes
+
+
+def _path_fault(path: str) -> tuple[str, str] | None:
+    """Say what keeps a directory from holding a store file, and the fix; None if nothing does."""
+    if os.path.islink(path):
+        return "a symbolic link, which may point elsewhere tomorrow", f"Name {os.path.realpath(path)} itself"
+    if not os.path.exists(path):
+        return "the directory does not exist", f"Create it (mkdir -p {path}) or name another one"
+    if not os.path.isdir(path):
+        return "not a directory", "Name the directory that is to hold the store file"
+    try:
+        # Permission bits say nothing about read-only mounts, nor to root: write for real, and leave nothing.
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        return f"cannot be written ({error.strerror})", "Name a directory that this user may write to"
+    return None

@@ -1,0 +1,62 @@
+"""Puts the CPU engine into one process of a ``--device cpu`` server.
+
+Owns the list of replaced names. Invariant: replaces by assignment, once per process, only what stock SGLang lacks or
+wastes on a CPU. Called on the main thread, from the plugin, before pools and models exist.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+_active = False
+
+
+def activate() -> None:
+    """Make stock host pools and stock `torch_native` attention work well on a CPU in this process.
+
+    Idempotent. Imports torch and the SGLang modules it touches. Call it only when the server runs with ``--device cpu``:
+    it takes pinned memory away from every host pool.
+
+    - `HostKVCache` allocates plain memory: there is no driver to pin it for.
+    - The transfer kernels that pools import only on a GPU get CPU versions (`radixtier.cpu.transfers`): I/O backend
+      ``direct`` with layouts ``page_first_direct`` and ``layer_first``, ``kernel`` with ``page_first`` and
+      ``layer_first``.
+    - `TorchNativeAttnBackend` computes new tokens only (`radixtier.cpu.attention`).
+    """
+    global _active
+    if _active:
+        return
+    _active = True
+    _allocate_unpinned()
+    _install_transfers()
+    _install_attention()
+
+
+def _allocate_unpinned() -> None:
+    base = importlib.import_module("sglang.srt.mem_cache.pool_host.base")
+    stock = base.HostKVCache.__init__
+
+    @functools.wraps(stock)
+    def unpinned(self: Any, *, pin_memory: bool, **arguments: Any) -> None:
+        del pin_memory
+        stock(self, pin_memory=False, **arguments)
+
+    base.HostKVCache.__init__ = unpinned
+
+
+def _install_transfers() -> None:
+    from radixtier.cpu.transfers import CPU_KERNELS
+
+    for name, kernels in CPU_KERNELS.items():
+        module = importlib.import_module(name)
+        for kernel in kernels:
+            setattr(module, kernel.__name__, kernel)
+
+
+def _install_attention() -> None:
+    from radixtier.cpu.attention import install
+
+    backend = importlib.import_module("sglang.srt.layers.attention.torch_native_backend")
+    install(backend.TorchNativeAttnBackend)

@@ -1,0 +1,149 @@
+"""The `posix` engine: `preadv`/`pwritev`, past the page cache (O_DIRECT) where the file system allows it.
+
+Owns one file descriptor, or two after a fallback. Invariant: O_DIRECT is given up at most once per file and
+is never taken up again. Threads: see `Engine`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from radixtier.io.engine import Buffers, Engine
+from radixtier.io.frames import BLOCK, aligned_memory
+
+logger = logging.getLogger(__name__)
+
+_Call = Callable[[int, Buffers, int], int]
+
+IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024)
+"""Buffers per system call; longer lists are moved in several calls."""
+
+
+class PosixEngine(Engine):
+    """Blocking vectored I/O; the kernel releases the GIL for the whole call.
+
+    Parameters
+    ----------
+    direct
+        Open with O_DIRECT. When the file system then refuses to open or to transfer with EINVAL, the file is
+        reopened through the page cache, with one warning, and the transfer repeated.
+    """
+
+    def __init__(self, *, direct: bool) -> None:
+        self._direct = direct
+        self._path = Path()
+        self._fd = -1
+        self._retired_fd = -1
+        self._fallback_lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return "posix O_DIRECT" if self._direct else "posix buffered"
+
+    @property
+    def alignment(self) -> int:
+        return BLOCK if self._direct else 1
+
+    def open(self, path: Path, size: int) -> None:
+        self._path = path
+        try:
+            self._fd = _open(path, self._direct)
+        except OSError as e:
+            if not (self._direct and e.errno == errno.EINVAL):
+                raise
+            self._give_up_direct(-1)
+        if (actual := os.fstat(self._fd).st_size) < size:
+            self.close()
+            raise OSError(errno.EINVAL, f"holds {actual} bytes, expected {size}", str(path))
+
+    def readv(self, buffers: Buffers, offset: int) -> int:
+        return self._move(os.preadv, buffers, offset)
+
+    def writev(self, buffers: Buffers, offset: int) -> int:
+        return self._move(os.pwritev, buffers, offset)
+
+    def _move(self, call: _Call, buffers: Buffers, offset: int) -> int:
+        """One system call per `IOV_MAX` buffers; stops at the first short one."""
+        done = 0
+        for i in range(0, len(buffers), IOV_MAX):
+            some = buffers[i : i + IOV_MAX]
+            try:
+                count = self._call(call, some, offset + done)
+            except OSError:
+                if done:
+                    return done  # the caller continues there and meets the error with nothing moved
+                raise
+            done += count
+            if count < sum(b.nbytes for b in some):
+                break
+        return done
+
+    def _call(self, call: _Call, buffers: Buffers, offset: int) -> int:
+        fd = self._fd
+        try:
+            return call(fd, buffers, offset)
+        except OSError as e:
+            if not (e.errno == errno.EINVAL and self._give_up_direct(fd)):
+                raise
+        return call(self._fd, buffers, offset)
+
+    def _give_up_direct(self, refused_fd: int) -> bool:
+        """Reopen without O_DIRECT unless another thread has; False if ``refused_fd`` was not direct."""
+        with self._fallback_lock:
+            if self._direct:
+                buffered = _open(self._path, False)
+                # Other threads may be inside calls on the old descriptor: it is closed with the file only.
+                self._retired_fd, self._fd = self._fd, buffered
+                self._direct = False
+                logger.warning(
+                    "O_DIRECT was refused on %s: going through the page cache from now on. "
+                    "Use a file system with direct I/O (ext4, xfs) to keep the cache free.",
+                    self._path,
+                )
+            return refused_fd != self._fd
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        for fd in (self._fd, self._retired_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._retired_fd = -1
+
+
+def _open(path: Path, direct: bool) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (getattr(os, "O_DIRECT", 0) if direct else 0)
+    return os.open(path, flags)
+
+
+def direct_works(directory: Path) -> str | None:
+    """Try one real O_DIRECT write and read in ``directory``; return why they do not work, None if they do.
+
+    `open` alone proves nothing: some file systems accept the flag there and refuse the first write.
+    """
+    if not hasattr(os, "O_DIRECT"):
+        return "this platform has no O_DIRECT"
+    path = directory / f".radixtier-probe-{secrets.token_hex(8)}"
+    out, back = aligned_memory(BLOCK), aligned_memory(BLOCK)
+    out[:] = secrets.token_bytes(BLOCK)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_DIRECT, 0o600)
+    except OSError as e:
+        path.unlink(missing_ok=True)
+        return f"open: {e.strerror}"
+    try:
+        if os.pwritev(fd, [out], 0) != BLOCK or os.preadv(fd, [back], 0) != BLOCK:
+            return "short transfer"
+        return None if out == back else "bytes read back differ"
+    except OSError as e:
+        return f"transfer: {e.strerror}"
+    finally:
+        os.close(fd)
+        path.unlink(missing_ok=True)

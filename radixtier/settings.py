@@ -1,0 +1,281 @@
+"""Where settings come from: the names of every setting, and flag > environment > YAML > default.
+
+Owns the table of names and the reading of the three sources into a :class:`RadixTierConfig`. Invariant:
+nothing given is dropped without a word: what cannot be used becomes a :class:`Problem`. Any thread.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import yaml
+
+from radixtier.config import Origin, Problem, RadixTierConfig
+from radixtier.units import BadValue, Size, parse_size
+
+ENV_PREFIX = "RADIXTIER_"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting under its three names.
+
+    Attributes
+    ----------
+    name : str
+        Field of :class:`RadixTierConfig`; also the YAML key (dashes or underscores).
+    help : str
+        One sentence for ``--help``.
+    default : str
+        What happens when it is not given, in words.
+    metavar : str
+        How the value is written; empty for a switch.
+    flag : str
+        The command-line flag.
+    """
+
+    name: str
+    help: str
+    default: str
+    metavar: str = ""
+    flag: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.flag:
+            object.__setattr__(self, "flag", f"--radix-tier-{self.name.replace('_', '-')}")
+
+    @property
+    def env(self) -> str:
+        """The environment variable."""
+        return ENV_PREFIX + self.name.upper()
+
+
+SETTINGS = (
+    Setting(
+        "enable",
+        "Stretch the radix tree over HBM, DRAM and NVMe. Turns on the hierarchical cache with radixtier in its place.",
+        "off",
+        flag="--enable-radix-tier",
+    ),
+    Setting(
+        "hbm_size",
+        "KV cache in HBM, in bytes or tokens; becomes SGLang's --max-total-tokens.",
+        "SGLang's own choice; on --device cpu 1/4 of the available RAM",
+        "SIZE",
+    ),
+    Setting(
+        "dram_size",
+        "KV pages in host memory, per server.",
+        "1/2 of the available RAM; on --device cpu 1/4",
+        "SIZE",
+    ),
+    Setting(
+        "nvme_size",
+        "KV pages on NVMe, per server; 0 for a DRAM-only tier.",
+        "1/2 of the free space of the path; 0 without a path",
+        "SIZE",
+    ),
+    Setting(
+        "nvme_path",
+        "Existing directory on the NVMe drive that holds the store file. This release takes one.",
+        "no NVMe tier",
+        "DIRECTORY",
+    ),
+    Setting(
+        "io_engine",
+        "How pages are read and written: auto or posix (O_DIRECT in threads). kvikio comes with a later release.",
+        "auto",
+        "ENGINE",
+    ),
+)
+
+CONFIG_FILE = Setting(
+    "config", "YAML file with the settings above; flags and environment win over it.", "none", "FILE"
+)
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_SWITCH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+class _Given(NamedTuple):
+    value: Any
+    where: str
+    precedence: int  # flag 2, environment 1, YAML 0
+
+
+def load_config(
+    flags: Mapping[str, Any], env: Mapping[str, str]
+) -> tuple[RadixTierConfig, list[Problem], list[str]]:
+    """Read every source and build the configuration.
+
+    Parameters
+    ----------
+    flags : Mapping
+        Setting name (and ``config``) -> value, only of flags that were given.
+    env : Mapping
+        The environment.
+
+    Returns
+    -------
+    config : RadixTierConfig
+        What could be understood; not validated yet.
+    problems : list of Problem
+        What could not be.
+    notes : list of str
+        What an operator should see in the log, one line each.
+    """
+    problems: list[Problem] = []
+    notes: list[str] = []
+    given = {name: _Given(value, _BY_NAME[name].flag, 2) for name, value in flags.items() if name in _BY_NAME}
+    from_env = {s.name: _Given(env[s.env], s.env, 1) for s in SETTINGS if env.get(s.env, "").strip()}
+    file = flags.get("config") or env.get(CONFIG_FILE.env, "").strip()
+    where = CONFIG_FILE.flag if flags.get("config") else CONFIG_FILE.env
+    from_yaml = _read_yaml(str(file), where, problems) if file else {}
+    for source in (from_env, from_yaml):
+        for name, item in source.items():
+            given.setdefault(name, item)
+    problems += _misspelt_variables(env)
+    if (size := given.get("nvme_size")) and (path := given.get("nvme_path")):
+        if size.precedence > path.precedence and _is_zero(size.value):
+            notes.append(f"{size.where} 0 overrides {path.where}: no NVMe tier")
+            del given["nvme_path"]
+    config = _build(given, problems)
+    if not config.enable:
+        problems += _stray_flags(flags, notes, [item.where for item in given.values() if item.precedence < 2])
+    return config, problems, notes
+
+
+def _build(given: Mapping[str, _Given], problems: list[Problem]) -> RadixTierConfig:
+    values: dict[str, Any] = {}
+    for name, item in given.items():
+        try:
+            values[name] = _PARSERS[name](item.value)
+        except BadValue as error:
+            problems.append(Problem(item.where, item.value, error.why, error.fix))
+    return RadixTierConfig(
+        **values, origin={name: Origin(item.where, _shown(item.value)) for name, item in given.items()}
+    )
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _parse_switch(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    try:
+        return _SWITCH[str(value).strip().lower()]
+    except KeyError:
+        raise BadValue("neither on nor off", "Write 1 or 0") from None
+
+
+def _parse_given_size(value: Any) -> Size:
+    # YAML reads 1e9 as a float; its text is a plain number again.
+    return parse_size(f"{value:f}" if isinstance(value, float) else value)
+
+
+def _parse_paths(value: Any) -> tuple[str, ...]:
+    items = value.split(os.pathsep) if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) and item for item in items):
+        raise BadValue("not a directory name", "Name one existing directory")
+    return tuple(os.path.abspath(os.path.expanduser(item)) for item in items)
+
+
+_PARSERS = {
+    "enable": _parse_switch,
+    "hbm_size": _parse_given_size,
+    "dram_size": _parse_given_size,
+    "nvme_size": _parse_given_size,
+    "nvme_path": _parse_paths,
+    "io_engine": lambda value: str(value).strip().lower(),
+}
+
+
+def _is_zero(value: Any) -> bool:
+    try:
+        return _parse_given_size(value).amount == 0
+    except BadValue:
+        return False
+
+
+def _read_yaml(file: str, where: str, problems: list[Problem]) -> dict[str, _Given]:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            content = yaml.safe_load(stream)
+    except OSError as error:
+        problems.append(
+            Problem(where, file, f"cannot be read ({error.strerror})", "Name an existing YAML file")
+        )
+        return {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        problems.append(Problem(where, file, f"not valid YAML ({error})", "Write one 'name: value' per line"))
+        return {}
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        problems.append(Problem(where, file, "not a mapping", "Write one 'name: value' per line"))
+        return {}
+    found: dict[str, _Given] = {}
+    for key, value in content.items():
+        name = _yaml_name(str(key))
+        label = f"{key} in {file}"
+        if name not in _BY_NAME:
+            problems.append(Problem(label, value, "unknown key", _nearest(name, list(_BY_NAME))))
+        elif name in found:
+            problems.append(
+                Problem(label, value, f"given twice, also as {found[name].where}", "Keep one of them")
+            )
+        elif value is not None:
+            found[name] = _Given(value, label, 0)
+    return found
+
+
+def _yaml_name(key: str) -> str:
+    """Strip the flag's decoration from a key: ``radix-tier-dram-size`` and ``dram_size`` are one."""
+    name = key.strip().lower().replace("-", "_")
+    return "enable" if name == "enable_radix_tier" else name.removeprefix("radix_tier_")
+
+
+def _misspelt_variables(env: Mapping[str, str]) -> list[Problem]:
+    """Find variables that were meant for us. Only near misses: other parts of radixtier have variables too."""
+    known = {setting.env for setting in (*SETTINGS, CONFIG_FILE)}
+    found = []
+    for name in env:
+        if name.startswith(ENV_PREFIX) and name not in known:
+            near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX).lower(), _BY_NAME, n=1, cutoff=0.8)
+            if near:
+                found.append(
+                    Problem(name, env[name], "unknown variable", f"Did you mean {_BY_NAME[near[0]].env}?")
+                )
+    return found
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return (
+        f"Did you mean {near[0].replace('_', '-')}? Known are {', '.join(k.replace('_', '-') for k in known)}"
+    )
+
+
+def _stray_flags(flags: Mapping[str, Any], notes: list[str], others: list[str]) -> list[Problem]:
+    """Refuse flags that would have no effect; variables and files may be kept while the tier is off."""
+    if others:
+        notes.append(f"{', '.join(others)} without effect: --enable-radix-tier is not given")
+    named = [
+        (s.flag, flags[s.name]) for s in (*SETTINGS, CONFIG_FILE) if s.name in flags and s.name != "enable"
+    ]
+    return [Problem(flag, value, "no effect without --enable-radix-tier", "Add it") for flag, value in named]

@@ -1,0 +1,392 @@
+"""The cache: SGLang's unified radix cache over HBM, DRAM and NVMe.
+
+Owns one record per waiting request and the leases of running loads. Which node exists, what is locked and what is
+in HBM stays with SGLang's tree core; where the bytes below HBM are is the mover's. Scheduler thread only.
+
+A request goes through here like this:
+
+1. arrival: :meth:`match_prefix` counts HBM, DRAM and NVMe, :meth:`prefetch_from_storage` starts the promotion;
+2. admission: :meth:`check_prefetch_progress` lets it pass when its pages are up or its deadline is over; the match
+   that follows is cut in front of the first page that is not in DRAM, so that a load can deliver all it promises;
+3. load: :meth:`load_back` leases the frames until the copy is acknowledged;
+4. end: :meth:`finish_storage_prefetch_admission` or :meth:`release_aborted_request` drops the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.managers.cache_controller import CacheOperation
+from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+from radixtier.identity import chain, namespace_seed
+from radixtier.mover import Mover, Promotion
+from radixtier.policy.wait import PrefillRate
+from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.tree.residency import NONE, Pages, State
+
+logger = logging.getLogger(__name__)
+
+SPIN_S = 0.0005
+"""How long an otherwise idle scheduler loop sleeps while requests wait for NVMe, so that I/O threads get the CPU."""
+
+CLOSE_TIMEOUT_S = 30.0
+"""Longest a graceful stop waits for I/O in flight."""
+
+PATHS_REMEMBERED = 4096
+"""Verdicts kept on what is below HBM on a matched path."""
+
+EVICT_SHARE = 64
+"""SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The part of a matched path that is not in HBM, root-side first, as of one epoch of the residency table."""
+
+    epoch: int
+    pages: Pages
+    known: int
+    """Leading pages that exist on some tier."""
+    loadable: int
+    """Leading pages that are in DRAM."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request between arrival and admission."""
+
+    promotion: Promotion | None = None
+    cold: Pages = field(default_factory=lambda: np.empty(0, np.int64))
+    """Every page that was on NVMe only when the request asked for it."""
+    admissible: bool = False
+    """The scheduler may admit it: from now on only what is in DRAM counts."""
+    expired: bool = False
+    """Its deadline passed: it takes what has arrived and asks for no more."""
+    blocked_at: float | None = None
+    """When the scheduler first wanted to admit it and could not, seconds."""
+
+
+class RadixTierCache(UnifiedRadixCache):
+    """``UnifiedRadixCache`` whose host tier is logical pages over DRAM and NVMe."""
+
+    _mover: Mover | None = None
+
+    def init_hicache(self, server_args: Any, params: Any) -> None:
+        """Attach pools and controller as stock does, then the mover that our pool brought along."""
+        super().init_hicache(server_args, params)
+        pool = self.host_pool_group.anchor_entry.host_pool
+        if not isinstance(pool, RadixTierMHAHostPool):
+            raise ValueError(f"radixtier: no tier for host pools of type {type(pool).__name__}; start without it")
+        self._pool = pool
+        self._domain = pool.shared_allocation_domain
+        self._prefill = PrefillRate()
+        self._batch_started: float | None = None
+        self._last_tick = 0.0
+        self._waiting: dict[Any, Waiting] = {}
+        self._loads: dict[int, Pages] = {}
+        self._paths: dict[tuple[int, int, int], Path] = {}
+        self._mover = pool.mover
+
+    @property
+    def mover(self) -> Mover:
+        """The mover, once :meth:`init_hicache` ran."""
+        assert self._mover is not None
+        return self._mover
+
+    # ---- match --------------------------------------------------------------------------------------
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        """Match over all tiers, cut in front of the first page that cannot be delivered."""
+        result = super().match_prefix(params)
+        if result.host_hit_length == 0:
+            return result
+        path = self._path(result)
+        waiting = None if params.req is None else self._waiting.get(params.req.cache_request_handle)
+        deliverable = path.loadable if waiting is not None and waiting.admissible else path.known
+        if deliverable == len(path.pages):
+            return result
+        if waiting is not None and (waiting.expired or deliverable == path.known):
+            # SGLang asks for a promotion again when a match shrank; here that could bring nothing.
+            params.req.storage_prefetch_last_match_len = None
+        length = result.device_prefix_len + deliverable * self.page_size
+        return super().match_prefix(replace(params, key=params.key[:length]))
+
+    def _path(self, result: MatchResult) -> Path:
+        """What a match found below HBM; remembered until residency or the part in HBM changes."""
+        key = (result.best_match_node, result.device_prefix_len, result.host_hit_length)
+        path = self._paths.get(key)
+        if path is None or path.epoch != self.mover.table.epoch:
+            if len(self._paths) >= PATHS_REMEMBERED:
+                self._paths.clear()
+            path = self._paths[key] = self._read_path(result.best_match_node)
+        return path
+
+    def _read_path(self, node: int) -> Path:
+        table = self.mover.table
+        transfer, _ = self.tree_core.build_load_back_spec(node)
+        pages = self._pool.pages_of(transfer.host_indices)
+        state = table.state[pages]
+        in_dram = (state == State.DIRTY) | (state == State.CLEAN)
+        return Path(table.epoch, pages, _leading(in_dram | (state == State.COLD)), _leading(in_dram))
+
+    # ---- arrival and admission ----------------------------------------------------------------------
+
+    def prefetch_from_storage(
+        self,
+        request: Any,
+        last_host_node_id: int,
+        new_input_tokens: Any,
+        last_hash: str | None = None,
+        prefix_keys: list[str] | None = None,
+        matched_prefix_tokens: Any = None,
+        extra_key: str | None = None,
+        cache_salt: str | None = None,
+        storage_hit_end: int | None = None,
+    ) -> None:
+        """Start bringing up what the request's path has on NVMe, and hold the path until admission.
+
+        SGLang calls this when the request arrives, and again when it finds before admission that the match shrank.
+        """
+        if self.mover.store is None:
+            return
+        waiting = self._waiting.get(request)
+        if waiting is None:
+            path = self._read_path(last_host_node_id)
+        elif waiting.expired:
+            return
+        else:
+            tokens = array("q", matched_prefix_tokens or ()) + array("q", new_input_tokens)
+            key = RadixKey(tokens, extra_key, self.tree_core.is_eagle, cache_salt=cache_salt)
+            path = self._path(super().match_prefix(MatchPrefixParams(key=key.page_aligned(self.page_size))))
+        if path.known == 0:
+            return
+        waiting = self._waiting.setdefault(request, Waiting())
+        if waiting.promotion is not None:
+            self.mover.drop(waiting.promotion)
+        waiting.promotion = self.mover.promote(path.pages[: path.known])
+        waiting.cold = np.union1d(waiting.cold, waiting.promotion.cold)
+        waiting.admissible = False
+
+    def check_prefetch_progress(self, request: Any) -> bool:
+        """Whether the request may be admitted: its pages are up, or it waited as long as recomputing would take."""
+        waiting = self._waiting.setdefault(request, Waiting())
+        if waiting.promotion is None or waiting.admissible:
+            waiting.admissible = True
+            return True
+        if not waiting.promotion.ready(self.mover.table):
+            now = time.monotonic()
+            waiting.blocked_at = waiting.blocked_at or now
+            if now - waiting.blocked_at < self._prefill.deadline(len(waiting.cold) * self.page_size):
+                return False
+            waiting.expired = True
+            self.mover.stop(waiting.promotion)
+        waiting.admissible = True
+        return True
+
+    def pop_prefetch_loaded_span(self, request: Any) -> tuple[int, int | None]:
+        """Tokens that were on NVMe when the request came and are in DRAM now, for ``cached_tokens_details``."""
+        waiting = self._waiting.get(request)
+        if waiting is None or not len(waiting.cold):
+            return 0, None
+        return int(self.mover.table.in_dram(waiting.cold).sum()) * self.page_size, None
+
+    def finish_storage_prefetch_admission(self, request: Any, fulfilled_tokens: int, reason: str | None) -> None:
+        """The request was admitted: its load, if any, holds its own leases now."""
+        super().finish_storage_prefetch_admission(request, fulfilled_tokens, reason)
+        self._forget(request)
+
+    def release_aborted_request(self, request: Any) -> None:
+        """The request is gone: its promotion is cancelled and its pages are released."""
+        super().release_aborted_request(request)
+        if self._mover is not None:
+            self._forget(request)
+
+    def _forget(self, request: Any) -> None:
+        waiting = self._waiting.pop(request, None)
+        if waiting is not None and waiting.promotion is not None:
+            self.mover.drop(waiting.promotion)
+
+    # ---- load ---------------------------------------------------------------------------------------
+
+    def load_back(self, node_id: int, mem_quota: int | None = None, req: Any = None) -> bool:
+        """Load a path from DRAM to HBM, all of it or nothing; frames are leased until the copy is acknowledged."""
+        path = self._read_path(node_id)
+        if path.loadable < len(path.pages):
+            return False
+        self.mover.acquire(path.pages)
+        if not super().load_back(node_id, mem_quota, req=req):
+            self.mover.release(path.pages)
+            return False
+        self._loads[node_id] = path.pages
+        if len(path.pages):
+            self.mover.tree.use_page(int(path.pages[-1]))
+        return True
+
+    def loading_check(self, finish_count: int | None = None) -> None:
+        """Reap acknowledged loads and release their frames."""
+        running = list(self.cache_controller.ack_load_queue)
+        super().loading_check(finish_count=finish_count)
+        for ack in running[: len(running) - len(self.cache_controller.ack_load_queue)]:
+            self._domain.finish(ack.finish_event)
+            for node_id in ack.node_ids:
+                pages = self._loads.pop(node_id, None)
+                if pages is not None:
+                    self.mover.release(pages)
+
+    def ready_to_load_host_cache(self) -> int:
+        """A prefill batch starts: its time gives the prefill rate."""
+        self._batch_started = time.monotonic()
+        return super().ready_to_load_host_cache()
+
+    # ---- backup -------------------------------------------------------------------------------------
+
+    def writing_check(self, write_back: bool = False, finish_count: int | None = None) -> None:
+        """Reap acknowledged backups: their pages are in DRAM, join the TierTree, and are queued for NVMe."""
+        running = list(self.cache_controller.ack_write_queue)
+        nodes = [self._fragments(ack) for ack in running]
+        super().writing_check(write_back=write_back, finish_count=finish_count)
+        reaped = len(running) - len(self.cache_controller.ack_write_queue)
+        for ack, fragments in zip(running[:reaped], nodes, strict=False):
+            for pages in self._domain.finish(ack.finish_event):
+                self.mover.filled(pages)
+            for node_id in fragments:
+                self._learn(node_id)
+
+    def _fragments(self, ack: Any) -> list[int]:
+        """Nodes that an acknowledgement covers, ancestors first (a node may have been split since)."""
+        ongoing = (self.ongoing_write_through.get(ack_id) for ack_id in ack.node_ids)
+        return [node_id for write in ongoing if write is not None for node_id in write.publish_node_ids]
+
+    def _learn(self, node_id: int) -> None:
+        """Add a backed-up node to the TierTree and queue what is not on NVMe yet."""
+        spec = self.tree_core.build_storage_backup_spec(node_id, False)
+        if spec is None:
+            return
+        pages = self._pool.pages_of(spec.host_value)
+        table, tree = self.mover.table, self.mover.tree
+        if (table.run[pages] == NONE).all():
+            tokens = np.frombuffer(spec.token_ids, np.int64)
+            namespace = namespace_seed(*self.tree_core.prefetch_anchor_info(node_id))
+            tree.add(
+                pages, self._parent_page(node_id), lambda before: chain(before or namespace, tokens, self.page_size)
+            )
+        else:
+            tree.use_page(int(pages[-1]))
+        self.mover.write_behind(pages[table.state[pages] == State.DIRTY])
+
+    def _parent_page(self, node_id: int) -> int | None:
+        """Handle of the page in front of a node, None at the root or when the parent has none."""
+        (path,) = self.tree_core.collect_path_info([node_id])
+        if len(path) < 2:
+            return None
+        parent = self.tree_core.build_storage_backup_spec(path[-2].node_id, False)
+        return None if parent is None else int(parent.host_value[-1]) // self.page_size
+
+    # ---- refill -------------------------------------------------------------------------------------
+
+    def insert(self, params: InsertParams) -> InsertResult:
+        """Insert as stock does; pages of the path whose bytes were lost are filled again from HBM."""
+        result = super().insert(params)
+        if self._mover is not None and self._mover.table.count[State.LOST] and result.last_device_node is not None:
+            self._refill(result.last_device_node)
+        return result
+
+    def _refill(self, end: int) -> None:
+        (path,) = self.tree_core.collect_path_info([end])
+        for info in path:
+            if info.full_value_len is None or info.node_id in self.ongoing_write_through:
+                continue
+            spec = self.tree_core.build_storage_backup_spec(info.node_id, False)
+            if spec is None:
+                continue
+            pages = self._pool.pages_of(spec.host_value)
+            lost = self.mover.table.state[pages] == State.LOST
+            if lost.any() and self.mover.refill(pages[lost]):
+                self._write_again(info.node_id, pages, lost)
+
+    def _write_again(self, node_id: int, pages: Pages, lost: np.ndarray[Any, Any]) -> None:
+        """Queue a backup of some pages of a node behind their old handles, with stock's fence and acknowledgement."""
+        device = self.tree_core.get_component_device_value(node_id, ComponentType.FULL)
+        rows = device.reshape(-1, self.page_size)[torch.from_numpy(np.flatnonzero(lost))]
+        self.cache_controller.write_queue.append(
+            CacheOperation(self._pool.tokens_of(pages[lost]), rows.reshape(-1), node_id)
+        )
+        lock = self.inc_lock_ref(node_id).to_dec_params()
+        self._track_write_through_node(node_id, lock, publish_node_ids=[node_id])
+
+    # ---- the scheduler's tick -----------------------------------------------------------------------
+
+    def check_hicache_events(self) -> None:
+        """Once per scheduler step: reap transfers, commit I/O, make room, and let I/O threads run."""
+        super().check_hicache_events()
+        self.mover.tick()
+        self._make_room()
+        self._yield_to_io()
+
+    def _make_room(self) -> None:
+        """Where only forgetting helps, let SGLang's leaf-first eviction forget; prefix closure holds that way."""
+        mover = self.mover
+        wanted = mover.slots_wanted or (mover.frames_wanted if mover.cannot_clean else 0)
+        mover.frames_wanted = 0
+        if wanted:
+            self.evict_host(max(wanted, mover.table.n_handles // EVICT_SHARE) * self.page_size)
+
+    def _yield_to_io(self) -> None:
+        """Sleep a moment when the loop only spins for requests that wait for NVMe."""
+        now = time.monotonic()
+        if now - self._last_tick < SPIN_S and any(w.blocked_at and not w.admissible for w in self._waiting.values()):
+            self.mover.io_done.wait(SPIN_S)
+            self.mover.io_done.clear()
+        self._last_tick = time.monotonic()
+
+    def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
+        """Insert as stock does; the first insert after a prefill tells how fast prefill is."""
+        if self._mover is not None and self._batch_started is not None and len(req.output_ids) <= 1:
+            self._prefill.observe(up_to - req.kv.cache_protected_len, time.monotonic() - self._batch_started)
+        super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
+
+    # ---- whole-cache operations ---------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget everything on every tier; I/O in flight keeps its frames and slots until it ends."""
+        if self._mover is not None:
+            self._waiting.clear()
+            for pages in self._loads.values():
+                self.mover.release(pages)
+            self._loads.clear()
+            self._paths.clear()
+        super().reset()
+
+    def release_host_resources(self) -> None:
+        """Graceful stop: end all I/O, then let SGLang unregister the buffers."""
+        if self._mover is not None:
+            self._mover.close(CLOSE_TIMEOUT_S)
+        super().release_host_resources()
+
+    def attach_storage_backend(self, *args: Any, **kwargs: Any) -> tuple[bool, str]:
+        """Refuse: frames may not be addressed by another storage backend."""
+        return False, "radixtier owns the storage tier of this server; start it without --enable-radix-tier for that."
+
+    def detach_storage_backend(self) -> tuple[bool, str]:
+        """Refuse: there is no SGLang storage backend to detach."""
+        return False, "radixtier owns the storage tier of this server; use /flush_cache to empty it."
+
+    def clear_storage_backend(self) -> bool:
+        """Refuse: the tiers are emptied together."""
+        logger.warning("radixtier: NVMe is emptied together with the other tiers, by /flush_cache")
+        return False
+
+
+def _leading(flags: np.ndarray[Any, Any]) -> int:
+    """Number of leading true values."""
+    return len(flags) if flags.all() else int(np.argmin(flags))

@@ -1,0 +1,75 @@
+"""Builds the cache of a scheduler process, and opens the scheduler's gates for it.
+
+Owns the path from the checked configuration to running tiers. Called once per scheduler process, before serving.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from radixtier.config import RadixTierConfig, ResolvedSizes
+from radixtier.io.frames import FrameBuffer
+from radixtier.io.probe import choose_engine
+from radixtier.sglang.resolution import sizes_of
+from radixtier.store.slab import capacity_for
+from radixtier.store.store import PageStore
+
+logger = logging.getLogger(__name__)
+
+
+def create_cache(ctx: Any) -> Any:
+    """Build the tree with its tiers; ``ctx`` is SGLang's ``TreeCacheBuildContext``."""
+    from sglang.srt.mem_cache.registry import create_unified_radix_cache
+
+    from radixtier.sglang.cache import RadixTierCache
+    from radixtier.sglang.stack import RadixTierStrategy, use_strategy
+
+    config: RadixTierConfig = ctx.server_args._radix_tier
+    sizes = sizes_of(ctx.server_args)
+    strategy = RadixTierStrategy(
+        n_frames=lambda page_bytes: _same(sizes, page_bytes).dram_pages,
+        n_slots=lambda _: sizes.nvme_slots,
+        open_store=lambda frames, n_slots, wake: open_store(config, frames, n_slots, wake),
+    )
+    use_strategy(strategy)
+    return create_unified_radix_cache(ctx, cache_class=RadixTierCache)
+
+
+def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:
+    """Sizes were computed from the model's configuration before it was loaded; hold them against the real pool."""
+    if page_bytes != sizes.page_bytes:
+        raise ValueError(
+            f"radixtier: a page has {page_bytes} bytes, but the model's configuration promised {sizes.page_bytes}; "
+            "please report this model. Start without --enable-radix-tier until then"
+        )
+    return sizes
+
+
+def open_store(config: RadixTierConfig, frames: FrameBuffer, n_slots: int, wake: Callable[[], None]) -> PageStore:
+    """Open the NVMe tier in the configured directory."""
+    directory = Path(config.nvme_path[0])
+    choice = choose_engine(config.io_engine, directory)
+    logger.info("radixtier: %s", choice.reason)
+    capacity = capacity_for(n_slots, frames.page_bytes)
+    return PageStore(directory, capacity, frames, engine=choice.engine, wake=wake)
+
+
+def open_gates() -> None:
+    """Let the scheduler ask the cache for promotions, which it does only for SGLang's own storage backends.
+
+    A hook on the scheduler's constructor, instead of posing as a storage backend: that would start SGLang's storage
+    threads and hash every token once more for nothing.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _after_scheduler, HookType.AFTER)
+    HookRegistry.apply_hooks()
+
+
+def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    mover = getattr(scheduler.tree_cache, "_mover", None)
+    if mover is not None and mover.store is not None:
+        scheduler.enable_hicache_storage = True

@@ -1,0 +1,255 @@
+"""Host pool with logical pages: SGLang's tree holds handles, this pool knows the frames behind them.
+
+Owns the translation handle -> frame and the leases of transfers in flight. Everything that SGLang's tree and
+controller call on a host pool (alloc, free, sizes, indices) is logical here; ``size``, ``page_num`` and the buffer
+are physical. Scheduler thread only.
+
+A transfer takes its leases in :meth:`LogicalPoolMixin.prepare_transfer_indices`, under the layout lease that the
+transfer engine opens around every submission, and gives them back when the scheduler reaps the acknowledgement
+(:meth:`LayoutDomain.finish`), never earlier: so a frame is not reused while a stream still reads or fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+
+from radixtier.io.frames import FrameBuffer
+from radixtier.mover import Mover
+from radixtier.tree.residency import NONE, Pages
+
+
+class LayoutDomain:
+    """What SGLang asks of a pool whose indices must be translated at submission: leases and allocation."""
+
+    def __init__(self, pool: LogicalPoolMixin) -> None:
+        self._pool = pool
+        self._open: list[list[Pages]] = []
+        self._pending: dict[int, tuple[Any, list[Pages]]] = {}
+
+    def acquire_layout(self) -> None:
+        """Open a lease: pages translated from now on belong to it."""
+        self._open.append([])
+
+    def lease(self, pages: Pages) -> None:
+        """Add pages to the open lease; outside of one (synchronous use) there is nothing to protect."""
+        if self._open:
+            self._pool.mover.acquire(pages)
+            self._open[-1].append(pages)
+
+    def release_layout(self, event: Any = None, key: Any = None) -> None:
+        """Close the open lease: pending until ``event`` is acknowledged, or at once without one."""
+        leased = self._open.pop()
+        if event is not None:
+            self._pending[id(event)] = (event, leased)
+            return
+        self._end(leased)
+
+    def finish(self, event: Any) -> list[Pages]:
+        """End the lease of an acknowledged transfer; returns the pages it moved."""
+        _, leased = self._pending.pop(id(event), (None, []))
+        self._end(leased)
+        return leased
+
+    def _end(self, leased: list[Pages]) -> None:
+        for pages in leased:
+            self._pool.mover.release(pages)
+
+    def clear(self) -> None:
+        """End all leases, after waiting for the transfers."""
+        for event, leased in self._pending.values():
+            event.synchronize()
+            self._end(leased)
+        self._pending.clear()
+
+    def alloc_many(self, requests: Sequence[tuple[str, int]]) -> list[torch.Tensor] | None:
+        """Allocate for the one pool of this domain, tokens per request; all or nothing."""
+        got: list[torch.Tensor] = []
+        for _, need in requests:
+            indices = self._pool.alloc(need)
+            if indices is None:
+                for taken in got:
+                    self._pool.free(taken)
+                return None
+            got.append(indices)
+        return got
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be allocated, counted in handles."""
+        pool: Any = self._pool
+        return int(pool.available_size() * pool.size_per_token)
+
+
+class LogicalPoolMixin:
+    """Put in front of a stock host pool class: handles instead of physical indices.
+
+    ``mover`` must be set before the stock constructor runs, since that calls :meth:`clear`.
+    """
+
+    mover: Mover
+    shared_allocation_domain: LayoutDomain
+
+    # ---- sizes --------------------------------------------------------------------------------------
+
+    @property
+    def logical_size(self) -> int:
+        """Tokens of handles: all that the tree may hold below HBM."""
+        pool: Any = self
+        return int(self.mover.table.n_handles * pool.page_size * pool.dcp_size)
+
+    def available_size(self) -> int:
+        """Tokens of free handles. Never frames: else SGLang would drop nodes to make room in DRAM."""
+        pool: Any = self
+        return int(self.mover.table.free_handles * pool.page_size * pool.dcp_size)
+
+    # ---- allocation ---------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forget every page; transfers are over by then, store I/O keeps its frames until it ends."""
+        if "shared_allocation_domain" not in vars(self):
+            self.shared_allocation_domain = LayoutDomain(self)
+        self.shared_allocation_domain.clear()
+        self.mover.clear()
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Take handles with frames for ``need_size`` tokens; int64 token indices on the CPU, or None."""
+        page_size = self._page_tokens
+        assert need_size % page_size == 0, f"{need_size} tokens are not whole pages of {page_size}"
+        pages = self.mover.alloc(need_size // page_size)
+        return None if pages is None else self.tokens_of(pages)
+
+    def free(self, indices: torch.Tensor) -> int:
+        """Release the handles of whole pages; returns the number of tokens."""
+        if len(indices):
+            self.mover.free(self.pages_of(indices))
+        return len(indices)
+
+    @property
+    def _page_tokens(self) -> int:
+        pool: Any = self
+        return int(pool.page_size * pool.dcp_size)
+
+    def pages_of(self, indices: torch.Tensor) -> Pages:
+        """Handles behind token indices that cover whole pages."""
+        page_size = self._page_tokens
+        pages: Pages = indices[::page_size].numpy() // page_size
+        return pages
+
+    def tokens_of(self, pages: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Token indices of pages (logical or physical), in order."""
+        page_size = self._page_tokens
+        tokens = pages.astype(np.int64)[:, None] * page_size + np.arange(page_size)
+        return torch.from_numpy(tokens.reshape(-1))
+
+    # ---- translation --------------------------------------------------------------------------------
+
+    def prepare_transfer_indices(
+        self, host_indices: torch.Tensor, device_indices: torch.Tensor, io_backend: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Translate handles into frames and lease them, on the transfer stream, under the layout lease."""
+        pages = self.pages_of(host_indices)
+        frames = self.mover.table.frame[pages]
+        assert (frames != NONE).all(), "transfer of a page that is not in DRAM"
+        self.shared_allocation_domain.lease(pages)
+        physical = self.tokens_of(frames)
+        if io_backend == "kernel":
+            return _upload(physical, device_indices), device_indices
+        device_indices = device_indices.cpu()
+        pool: Any = self
+        if pool.layout == "layer_first":
+            physical, order = physical.sort()
+            device_indices = device_indices.index_select(0, order)
+        return physical, device_indices
+
+    def backup_from_device_all_layer_physical(
+        self, device_pool: Any, host_indices: torch.Tensor, device_indices: torch.Tensor, io_backend: str
+    ) -> None:
+        """Copy HBM -> DRAM; the staged page-first kernel wants its destination indices on the CPU."""
+        pool: Any = self
+        if pool.can_use_write_back_jit:
+            host_indices = getattr(host_indices, "radixtier_cpu", host_indices)
+        pool.backup_from_device_all_layer(device_pool, host_indices, device_indices, io_backend)
+
+    # ---- what SGLang's own storage backends would use: not reachable while the tier owns the disk ----
+
+    def get_page_buffer_element_size(self, split_factor: int = 1) -> int | None:
+        """No storage backend of SGLang may address frames behind the tier's back."""
+        return None
+
+    def get_page_buffer_meta(self, indices: torch.Tensor) -> Any:
+        """Addresses of the frames behind ``indices`` (pages in DRAM only)."""
+        pool: Any = super()
+        return pool.get_page_buffer_meta(self.tokens_of(self.mover.table.frame[self.pages_of(indices)]))
+
+    def get_data_page(self, index: int, flat: bool = True) -> torch.Tensor:
+        """The bytes of the page that holds the logical token ``index``."""
+        pool: Any = super()
+        page: torch.Tensor = pool.get_data_page(self._physical(index), flat)
+        return page
+
+    def set_from_flat_data_page(self, index: int, data_page: torch.Tensor) -> None:
+        """Overwrite the page that holds the logical token ``index``."""
+        pool: Any = super()
+        pool.set_from_flat_data_page(self._physical(index), data_page)
+
+    def _physical(self, index: int) -> int:
+        page_size = self._page_tokens
+        return int(self.mover.table.frame[int(index) // page_size]) * page_size
+
+    def frame_buffer(self) -> FrameBuffer:
+        """The DRAM pool as raw memory, for the store."""
+        pool: Any = self
+        return FrameBuffer(_memory(pool.kv_buffer), pool.page_num, frame_parts(pool.kv_buffer, pool.layout, pool.page_size))
+
+
+def _memory(buffer: torch.Tensor) -> memoryview:
+    return memoryview(buffer.view(torch.uint8).reshape(-1).numpy())
+
+
+def frame_parts(buffer: torch.Tensor, layout: str, page_size: int) -> list[tuple[int, int, int]]:
+    """Where a page's bytes lie in a stock MHA host buffer: ``(offset, stride, nbytes)`` per piece, in bytes.
+
+    Parameters
+    ----------
+    buffer
+        ``[2, page, layer, token, head, dim]`` for ``page_first_direct``; ``[2, token, layer, head, dim]`` for
+        ``page_first``; ``[2, layer, token, head, dim]`` for ``layer_first``. Contiguous, K before V.
+    layout
+        SGLang's name for the above.
+    page_size
+        Tokens per page.
+    """
+    item = buffer.element_size()
+    if layout == "page_first_direct":
+        planes, step = (0,), buffer.stride(1) * item
+    elif layout == "page_first":
+        planes, step = (0,), buffer.stride(1) * item * page_size
+    elif layout == "layer_first":
+        planes = tuple(layer * buffer.stride(1) * item for layer in range(buffer.shape[1]))
+        step = buffer.stride(2) * item * page_size
+    else:
+        raise ValueError(f"radixtier: host memory layout {layout!r} is not supported; use page_first_direct")
+    half = buffer.stride(0) * item
+    return [(half * kv + plane, step, step) for kv in (0, 1) for plane in planes]
+
+
+def _upload(physical: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Copy indices to the device without a pageable copy, which could block behind the running forward."""
+    if like.device.type == "cpu":
+        return physical
+    pinned = physical.pin_memory()
+    uploaded = pinned.to(like.device, non_blocking=True)
+    uploaded.radixtier_cpu = pinned  # type: ignore[attr-defined]
+    return uploaded
+
+
+class RadixTierMHAHostPool(LogicalPoolMixin, MHATokenToKVPoolHost):
+    """The stock MHA/GQA host pool with logical pages."""
+
+    def __init__(self, *args: Any, mover: Mover, **kwargs: Any) -> None:
+        self.mover = mover
+        super().__init__(*args, **kwargs)

@@ -1,0 +1,282 @@
+"""What the tier does not support yet, and what contradicts it: one table, checked before the model loads.
+
+Owns the rows and nothing else. Invariant: whatever would make the tier wrong, useless or silently off has a
+row, and each row has a test. Main thread of the launching process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from radixtier.config import Problem
+
+
+@dataclass(frozen=True)
+class Row:
+    """One refusal.
+
+    Attributes
+    ----------
+    flag : str
+        The flag of SGLang, or ``--model-path`` for a property of the model.
+    offence : Callable
+        From resolved arguments (or a model config) to the offending value; None if there is none.
+    why, fix : str
+        For the operator; no closing period.
+    """
+
+    flag: str
+    offence: Callable[[Any], Any]
+    why: str
+    fix: str
+
+
+def _field(name: str, *allowed: Any) -> Callable[[Any], Any]:
+    """Return an offence: the field's value, if it is none of the allowed ones."""
+
+    def offence(view: Any) -> Any:
+        value = getattr(view, name)
+        return None if value in allowed else value
+
+    offence.__name__ = name
+    return offence
+
+
+_ONE_RANK = "a server with the tier runs on one rank in this release"
+_ONE_RANK_FIX = "Set it to 1; for more GPUs run one server each"
+_ONE_CACHE = "it is another cache below HBM, in the tier's place"
+_DROP = "Drop this flag, or --enable-radix-tier"
+
+UNSUPPORTED = (
+    Row("--tp-size", _field("tp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--dp-size", _field("dp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--pp-size", _field("pp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--ep-size", _field("ep_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--dcp-size", _field("dcp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--attn-cp-size", _field("attn_cp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--attn-dp-size", _field("attn_dp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--moe-dp-size", _field("moe_dp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--dwdp-size", _field("dwdp_size", 0, 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row("--nnodes", _field("nnodes", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row(
+        "--speculative-algorithm",
+        _field("speculative_algorithm", None),
+        "the draft model's KV has no pages in the tier yet",
+        _DROP,
+    ),
+    Row("--uno-lora-path", _field("uno_lora_path", None), "it turns speculative decoding on", _DROP),
+    Row(
+        "--decoupled-spec-role",
+        _field("decoupled_spec_role", "null"),
+        "speculative decoding over two engines is not supported yet",
+        _DROP,
+    ),
+    Row(
+        "--disaggregation-mode",
+        _field("disaggregation_mode", "null"),
+        "prefill and decode servers address host memory by physical page, which moves under the tier",
+        "Run a server that does both",
+    ),
+    Row(
+        "--disaggregation-decode-retraction-backup",
+        _field("disaggregation_decode_retraction_backup", None),
+        "it pins pages of the host pool, which the tier could then never reclaim",
+        _DROP,
+    ),
+    Row(
+        "--disaggregation-decode-enable-offload-kvcache",
+        _field("disaggregation_decode_enable_offload_kvcache", False),
+        _ONE_CACHE,
+        _DROP,
+    ),
+    Row(
+        "--enable-pdmux",
+        _field("enable_pdmux", False),
+        "prefill and decode on two streams would need a fence per stream",
+        _DROP,
+    ),
+    Row("--encoder-only", _field("encoder_only", False), "an encoder has no KV cache", _DROP),
+    Row("--enable-lmcache", _field("enable_lmcache", False), _ONE_CACHE, _DROP),
+    Row("--enable-flexkv", _field("enable_flexkv", False), _ONE_CACHE, _DROP),
+    Row("--radix-cache-backend", _field("radix_cache_backend", None, "radixtier"), _ONE_CACHE, _DROP),
+    Row("--hicache-storage-backend", _field("hicache_storage_backend", None), _ONE_CACHE, _DROP),
+    Row(
+        "--enable-unified-cache-external-linker",
+        _field("enable_unified_cache_external_linker", False),
+        _ONE_CACHE,
+        _DROP,
+    ),
+    Row(
+        "--enable-hisparse",
+        _field("enable_hisparse", False),
+        "it moves host pages by itself, by physical number",
+        _DROP,
+    ),
+    Row(
+        "--enable-unified-memory",
+        _field("enable_unified_memory", False),
+        "its device pages hold the state of several pools in one",
+        _DROP,
+    ),
+    Row(
+        "--enable-kv-cache-sharding",
+        _field("enable_kv_cache_sharding", False),
+        "a rank would hold only a part of each page",
+        _DROP,
+    ),
+    Row(
+        "--kv-cache-dtype",
+        _field("kv_cache_dtype", "auto", "bf16", "bfloat16", "fp8_e4m3", "fp8_e5m2"),
+        "its scales live in buffers of their own, which do not move with the pages yet",
+        "Use auto, bf16, fp8_e4m3 or fp8_e5m2",
+    ),
+    Row(
+        "--hicache-host-memory-mode",
+        _field("hicache_host_memory_mode", "cache"),
+        "the tier keeps pages in host memory; buffer_only would not",
+        "Use cache, the default",
+    ),
+    Row(
+        "--disable-radix-cache",
+        _field("disable_radix_cache", False),
+        "the tier is a part of the radix cache",
+        "Drop this flag, or --enable-radix-tier; where the model itself turns it off, the tier cannot serve it",
+    ),
+    Row(
+        "--dllm-algorithm",
+        _field("dllm_algorithm", None),
+        "diffusion models run without the hierarchical cache",
+        _DROP,
+    ),
+    Row(
+        "--device",
+        lambda view: _field("device", None, "cuda", "cpu")(_Stripped(view)),
+        "the tier has transfers for CUDA and for CPUs",
+        "Use cuda or cpu",
+    ),
+)
+"""Checked on the operator's input and again on what resolution made of it."""
+
+_SIZED_BY_US = "--radix-tier-dram-size sizes host memory"
+_NO_STORAGE = "no HiCache storage backend runs beside the tier, so it would have no effect"
+
+CONTRADICTIONS = (
+    Row("--hicache-ratio", _field("hicache_ratio", None), _SIZED_BY_US, "Drop this flag"),
+    Row("--hicache-size", _field("hicache_size", 0), _SIZED_BY_US, "Drop this flag"),
+    Row(
+        "--hicache-host-memory-fraction",
+        _field("hicache_host_memory_fraction", 0.8, None),
+        _SIZED_BY_US,
+        "Drop this flag",
+    ),
+    Row(
+        "--hicache-write-policy",
+        _field("hicache_write_policy", "write_through"),
+        "pages reach the tier when SGLang writes them through",
+        "Use write_through, the default",
+    ),
+    Row(
+        "--hicache-mem-layout",
+        _field("hicache_mem_layout", "page_first", "page_first_direct"),
+        "whole pages move between DRAM and NVMe, and this layout cuts them up",
+        "Drop this flag",
+    ),
+    Row(
+        "--hicache-io-backend",
+        _field("hicache_io_backend", "kernel", "direct"),
+        "the tier has no transfers for it",
+        "Use kernel or direct",
+    ),
+    Row(
+        "--hicache-storage-prefetch-policy",
+        _field("hicache_storage_prefetch_policy", "timeout"),
+        _NO_STORAGE,
+        "Drop this flag",
+    ),
+    Row(
+        "--hicache-storage-backend-extra-config",
+        _field("hicache_storage_backend_extra_config", None),
+        _NO_STORAGE,
+        "Drop this flag",
+    ),
+)
+"""Flags of stock HiCache that the tier decides itself; checked on the input only."""
+
+_OTHER_MODEL = "Serve it without --enable-radix-tier"
+
+MODELS = (
+    Row(
+        "--model-path",
+        lambda model: _architecture(model) if model.is_hybrid_swa else None,
+        "its sliding-window layers keep KV in a pool of their own",
+        "Serve it without --enable-radix-tier, or with --disable-hybrid-swa-memory if it allows that",
+    ),
+    Row(
+        "--model-path",
+        lambda model: _architecture(model) if _has_state(model) else None,
+        "its Mamba or linear-attention layers keep a state that pages do not hold",
+        _OTHER_MODEL,
+    ),
+    Row(
+        "--model-path",
+        lambda model: _architecture(model) if model.attention_arch.name == "MLA" else None,
+        "its latent KV (MLA) has a pool that the tier does not handle yet",
+        _OTHER_MODEL,
+    ),
+    Row(
+        "--model-path",
+        lambda model: _architecture(model) if _is_dense(model) and model.has_asymmetric_kv else None,
+        "its K and V rows differ in width, and then live in two buffers",
+        _OTHER_MODEL,
+    ),
+    Row(
+        "--model-path",
+        lambda model: _architecture(model) if model.is_encoder_decoder else None,
+        "the KV of its encoder is not a prefix of tokens",
+        _OTHER_MODEL,
+    ),
+)
+"""Properties of the model; checked once resolution has settled its config."""
+
+
+def refuse_input(server_args: Any) -> list[Problem]:
+    """Check the operator's flags before SGLang resolves them."""
+    return _check((*UNSUPPORTED, *CONTRADICTIONS), server_args)
+
+
+def refuse_resolved(server_args: Any) -> list[Problem]:
+    """Check what resolution decided, and the model."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.configs.model_config import ModelConfig
+
+    # Built anew: resolution keeps the config it built first, and may have changed the hybrid SWA setting since.
+    model = ModelConfig.from_server_args(server_args)
+    return _check(UNSUPPORTED, resolving_view(server_args)) + _check(MODELS, model)
+
+
+def _check(rows: tuple[Row, ...], subject: Any) -> list[Problem]:
+    offences = ((row, row.offence(subject)) for row in rows)
+    return [Problem(row.flag, value, row.why, row.fix) for row, value in offences if value is not None]
+
+
+class _Stripped:
+    """The device without its index: ``cuda:0`` is ``cuda``."""
+
+    def __init__(self, view: Any) -> None:
+        self.device = view.device and view.device.split(":")[0]
+
+
+def _architecture(model: Any) -> str:
+    return ", ".join(model.hf_config.architectures or ["a model without a named architecture"])
+
+
+def _has_state(model: Any) -> bool:
+    from sglang.srt.configs.hybrid_arch import mambaish_config
+
+    return model.attention_arch.name == "SSM" or mambaish_config(model) is not None
+
+
+def _is_dense(model: Any) -> bool:
+    return bool(model.attention_arch.name == "MHA" and not model.is_hybrid_swa)

@@ -1,0 +1,183 @@
+"""The tier's part in SGLang's resolution of server arguments: page size, transfers, token budget, last checks.
+
+Each of the four steps wraps one step of SGLang's pipeline, where its inputs are known and its outputs not yet
+used. Decisions are declared, never written, so SGLang's record stays what the operator asked for. Main thread
+of the launching process, before the model loads; only for servers with the tier.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from radixtier.config import Problem, RadixTierConfig, ResolvedSizes
+from radixtier.machine import Machine
+from radixtier.units import Unit, format_bytes
+
+logger = logging.getLogger(__name__)
+
+SOURCE = "radixtier"
+
+PAGE_SIZE = {"cuda": 64, "cpu": 16}
+"""Tokens. On a GPU large enough for one NVMe page read of some MiB, small enough to share prefixes well; on a
+CPU, with small models and short prompts, sharing counts for more."""
+
+TRANSFERS = {"kernel": "page_first", "direct": "page_first_direct"}
+"""I/O backend -> the host layout that keeps a page in one piece, which is what moves between DRAM and NVMe."""
+
+
+def device_of(server_args: Any) -> str:
+    """Return the kind of device, as resolution will: given, or detected."""
+    from sglang.srt.utils.common import get_device
+
+    return (_view(server_args).device or get_device()).split(":")[0]
+
+
+def no_auto_size(server_args: Any, previous: Any) -> None:
+    """Around ``handle_hicache_ratio_default``: the host pool gets its size from the tier, so no search for one."""
+    previous(server_args)
+    _declare(server_args, hicache_host_memory_fraction=None)
+
+
+def token_budget(server_args: Any, previous: Any) -> None:
+    """Around ``handle_gpu_memory_settings``, which bounds CUDA graphs by the token budget: set it before."""
+    _declare_budget(server_args)
+    previous(server_args)
+
+
+def page_size(server_args: Any, previous: Any) -> None:
+    """Just before SGLang's page size default: choose one that makes good I/O, unless there is one."""
+    previous(server_args)
+    view = _view(server_args)
+    if server_args.page_size is not None:
+        logger.info("radixtier: page size %d, as given by --page-size", view.page_size)
+    elif view.page_size is not None:
+        logger.info("radixtier: page size %d, set by %s", view.page_size, _who_set(server_args, "page_size"))
+    else:
+        tokens = _fitting_page_size(PAGE_SIZE[view.device], view.chunked_prefill_size)
+        _declare(server_args, page_size=tokens)
+        logger.info(
+            "radixtier: page size %d, chosen because --page-size is not given: SGLang's default of 1 would "
+            "make every I/O between tiers tiny",
+            tokens,
+        )
+
+
+def transfers(server_args: Any, previous: Any) -> None:
+    """Around ``handle_hicache``: the transfers that this device has, with a layout that keeps pages in one piece."""
+    view = _view(server_args)
+    backend = "direct" if view.device == "cpu" or view.hicache_io_backend == "direct" else "kernel"
+    _declare(server_args, hicache_io_backend=backend, hicache_mem_layout=TRANSFERS[backend])
+    previous(server_args)
+
+
+def check_resolved(server_args: Any) -> list[Problem]:
+    """Check what only resolution knows, settle the token budget, and tell the operator what was settled."""
+    from radixtier.sglang.refusals import refuse_resolved
+
+    if _view(server_args).model_path.lower() in ("none", "dummy"):
+        return []
+    if found := refuse_resolved(server_args):
+        return found
+    _declare_budget(server_args)
+    config: RadixTierConfig = server_args._radix_tier
+    sizes = sizes_of(server_args)
+    found = _check_sizes(config, sizes, _view(server_args))
+    if not found:
+        logger.info("radixtier: %s", _summary(config, sizes))
+    return found
+
+
+def sizes_of(server_args: Any) -> ResolvedSizes:
+    """Return the capacity of every tier for the model and page size that were resolved."""
+    config: RadixTierConfig = server_args._radix_tier
+    view = _view(server_args)
+    return config.resolve(kv_bytes_per_token(server_args), view.page_size or 1, view.tp_size)
+
+
+def kv_bytes_per_token(server_args: Any) -> int:
+    """Return the KV bytes of one token on one rank, all layers, K and V; known before the model loads."""
+    from sglang.srt.arg_groups.overrides import model_config_of
+
+    view = _view(server_args)
+    model = model_config_of(server_args)
+    width = model.get_num_kv_heads(view.tp_size) * (model.head_dim + model.v_head_dim)
+    return max(1, int(width * model.num_attention_layers * _kv_item_bytes(model, view.kv_cache_dtype)))
+
+
+def _kv_item_bytes(model: Any, kv_cache_dtype: str) -> int:
+    if kv_cache_dtype != "auto":
+        return {"bf16": 2, "bfloat16": 2}.get(kv_cache_dtype, 1)
+    # A checkpoint may say that its KV cache is FP8; SGLang follows it when the weights are loaded.
+    quantization = model._parse_quant_hf_config() or {}
+    algorithm = quantization.get("kv_cache_quant_algo") or quantization.get("quantization", {}).get(
+        "kv_cache_quant_algo"
+    )
+    return 1 if str(algorithm).upper() == "FP8" else int(model.dtype.itemsize)
+
+
+def _declare_budget(server_args: Any) -> None:
+    config: RadixTierConfig = server_args._radix_tier
+    if config.hbm_size is not None and config.hbm_size.unit is Unit.BYTES:
+        _declare(server_args, max_total_tokens=sizes_of(server_args).hbm_tokens)
+
+
+def _fitting_page_size(wanted: int, chunked_prefill_size: int | None) -> int:
+    """Return the largest power of two up to ``wanted`` that divides a prefill chunk, as SGLang demands."""
+    if chunked_prefill_size and chunked_prefill_size > 0:
+        while chunked_prefill_size % wanted:
+            wanted //= 2
+    return wanted
+
+
+def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> list[Problem]:
+    page = f"one page of {sizes.page_size} tokens, {format_bytes(sizes.page_bytes)}"
+    found = []
+    if sizes.hbm_pages == 0:
+        found.append(config.problem("hbm_size", f"less than {page}", "Give it at least some thousand tokens"))
+    if not sizes.dram_pages:
+        found.append(
+            config.problem("dram_size", f"less than {page}", "Give it at least some thousand tokens")
+        )
+    if not sizes.nvme_slots and config.nvme_path:
+        found.append(config.problem("nvme_size", f"less than {page}", "Give it more, or 0 for none"))
+    machine = Machine.probe()
+    hbm_in_ram = (sizes.hbm_pages or 0) * sizes.page_bytes if view.device == "cpu" else 0
+    found += config.check_ram(sizes.dram_bytes + hbm_in_ram, machine)
+    found += config.check_disk(sizes.nvme_bytes) if config.nvme_path else []
+    if not found and 0 < (view.chunked_prefill_size or 0) > sizes.dram_tokens:
+        logger.warning(
+            "radixtier: %s holds %d tokens, less than one prefill chunk of %d: longer prompts cannot be kept. "
+            "Make it larger, or lower --chunked-prefill-size",
+            config.named("dram_size"),
+            sizes.dram_tokens,
+            view.chunked_prefill_size,
+        )
+    return found
+
+
+def _summary(config: RadixTierConfig, sizes: ResolvedSizes) -> str:
+    hbm = "SGLang's choice" if sizes.hbm_tokens is None else f"{sizes.hbm_tokens} tokens"
+    nvme = f"{sizes.nvme_tokens} tokens in {config.nvme_path[0]}" if config.nvme_path else "none"
+    return (
+        f"tiers: HBM {hbm}, DRAM {sizes.dram_tokens} tokens ({format_bytes(sizes.dram_bytes)}), NVMe {nvme}; "
+        f"{sizes.bytes_per_token} bytes per token"
+    )
+
+
+def _view(server_args: Any) -> Any:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    return resolving_view(server_args)
+
+
+def _declare(server_args: Any, **fields: Any) -> None:
+    from sglang.srt.arg_groups.overrides import declare_resolution
+
+    declare_resolution(server_args, SOURCE, **fields)
+
+
+def _who_set(server_args: Any, field: str) -> str:
+    """Name the step of SGLang's resolution that declared a field last."""
+    sources = [source for source, fields in server_args._resolved_overrides if field in fields]
+    return f"SGLang ({sources[-1].strip('_')})" if sources else "SGLang"

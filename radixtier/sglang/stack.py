@@ -1,0 +1,131 @@
+"""Builds the tiers under a tree: host pool with logical pages, mover, store, and SGLang's controller on top.
+
+Uses SGLang's official strategy registry, so that the stock assembler calls us instead of its plain-KV strategy.
+Called once per scheduler process, before serving.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.mem_cache.hicache_storage import PoolName
+from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
+from sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler import (
+    StackBuildResult,
+    StackStrategy,
+    build_pool_entry,
+    register_stack_strategy,
+)
+from sglang.srt.mem_cache.pool_host.group import HostPoolGroup
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost, get_mha_host_pool_cls
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.runtime_context import get_memory
+
+from radixtier.io.frames import FrameBuffer
+from radixtier.mover import Mover
+from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.store.slab import slot_bytes
+from radixtier.store.store import PageStore
+from radixtier.tree.residency import ResidencyTable
+from radixtier.tree.tiertree import TierTree
+
+logger = logging.getLogger(__name__)
+
+OpenStore = Callable[[FrameBuffer, int, Callable[[], None]], PageStore]
+"""Given the frames, the number of slots, and what to call when I/O ends, opens the NVMe tier."""
+
+
+class RadixTierStrategy(StackStrategy):
+    """Plain MHA/GQA key-value pools, one tree component.
+
+    Parameters
+    ----------
+    n_frames
+        Given the bytes of one page, how many pages DRAM holds.
+    n_slots
+        Given the bytes of one page's slot, how many pages NVMe holds; 0 for a DRAM-only tier.
+    open_store
+        Opens the store once the pool is there; not called for a DRAM-only tier.
+    """
+
+    def __init__(self, n_frames: Callable[[int], int], n_slots: Callable[[int], int], open_store: OpenStore) -> None:
+        self._n_frames = n_frames
+        self._n_slots = n_slots
+        self._open_store = open_store
+
+    def matches(self, kvcache: Any, components: set[ComponentType]) -> bool:
+        """Whether this strategy builds for the pool; the start-up checks refuse the rest before."""
+        if components != {ComponentType.FULL}:
+            return False
+        infos = kvcache.get_device_pool_infos()
+        info = infos[0].buffer_info
+        return len(infos) == 1 and hasattr(info, "v_head_dim") and get_mha_host_pool_cls(info) is MHATokenToKVPoolHost
+
+    def build(self, *, cache: Any, kvcache: Any, params: Any, server_args: Any, load_cache_event: Any, **_: Any) -> Any:
+        """Build pool, mover, store and controller; the cache finds the mover at ``host_pool.mover``."""
+        pool = self._build_pool(kvcache, params.page_size)
+        entry = build_pool_entry(
+            name=PoolName.KV,
+            host_pool=pool,
+            device_pool=kvcache,
+            layer_mapping={layer: layer for layer in range(kvcache.layer_num)},
+            transfer_layer_id_max=kvcache.layer_num,
+            is_anchor=True,
+        )
+        group = HostPoolGroup([entry])
+        controller = HybridCacheController(
+            params.token_to_kv_pool_allocator,
+            group,
+            params.page_size,
+            params.tp_cache_group,
+            load_cache_event=load_cache_event,
+            attn_cp_group=params.attn_cp_cache_group,
+            attn_tp_group=params.attn_tp_cache_group,
+            pp_group=params.pp_cache_group,
+            write_policy=get_memory().hicache_write_policy,
+            io_backend=get_memory().hicache_io_backend,
+            transfer_layer_id_max=kvcache.layer_num,
+        )
+        return StackBuildResult(
+            host_pool_group=group,
+            cache_controller=controller,
+            component_host_pools={ComponentType.FULL: pool},
+            pools_desc="KV with logical pages (radixtier)",
+        )
+
+    def _build_pool(self, kvcache: Any, page_size: int) -> RadixTierMHAHostPool:
+        info = kvcache.get_device_pool_infos()[0].buffer_info
+        layers = len(info.buffers.k)
+        page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
+        n_frames = self._n_frames(page_bytes)
+        n_slots = self._n_slots(slot_bytes(page_bytes))
+        table = ResidencyTable(n_frames + n_slots, n_frames)
+        mover = Mover(table, TierTree(table), None, page_bytes=page_bytes)
+        pool = RadixTierMHAHostPool(
+            info,
+            0.0,
+            0,
+            page_size,
+            get_memory().hicache_mem_layout,
+            pin_memory=str(info.device) != "cpu",
+            device_capacity_tokens=kvcache.size,
+            start_layer=kvcache.start_layer,
+            end_layer=kvcache.end_layer,
+            write_back_staging=kvcache.hicache_write_back_staging,
+            host_token_capacity=n_frames * page_size,
+            mover=mover,
+        )
+        if n_slots:
+            mover.store = self._open_store(pool.frame_buffer(), n_slots, mover.io_done.set)
+        logger.info(
+            "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
+            n_frames, page_size, page_bytes / 1024, n_slots, table.nbytes() / 2**20,
+        )  # fmt: skip
+        return pool
+
+
+def use_strategy(strategy: RadixTierStrategy) -> None:
+    """Make SGLang's assembler ask ``strategy`` first."""
+    register_stack_strategy(strategy)

@@ -1,0 +1,121 @@
+"""What happens to the server arguments of a server with the tier, before its model loads.
+
+Owns the order: read the settings, check them, refuse what is not supported, set SGLang's own fields, let
+SGLang resolve, check again with what only resolution knows. Invariant: a server either starts with everything
+it was asked for, or not at all. Main thread of the launching process; :func:`prepare_scheduler` in each
+scheduler process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from radixtier.config import Problem, RadixTierConfig
+from radixtier.machine import Machine
+from radixtier.settings import load_config
+from radixtier.units import Unit
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "radixtier"
+"""Name of the tier in SGLang's registry of radix cache backends."""
+
+
+class RadixTierConfigError(ValueError):
+    """The tier was asked for something it cannot do. Raised to users of ``Engine``; a command line exits."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(f"radixtier: {problem}" for problem in problems))
+        self.problems = tuple(problems)
+
+
+def resolve(original: Any, server_args: Any) -> None:
+    """Resolve server arguments for the first time, with the tier if it was asked for.
+
+    Leaves the checked :class:`RadixTierConfig` as ``server_args._radix_tier``, or None without the tier.
+    """
+    server_args._radix_tier = None
+    flags = getattr(server_args, "_radix_tier_flags", {})
+    config, problems, notes = load_config(flags, os.environ)
+    if config.enable:
+        problems += _check_input(config, server_args)
+    if problems:
+        fail(server_args, problems)
+    for note in notes:
+        logger.info("radixtier: %s", note)
+    if config.enable:
+        _apply(config, server_args)
+    original(server_args)
+    if config.enable:
+        from radixtier.sglang.resolution import check_resolved
+
+        if problems := check_resolved(server_args):
+            fail(server_args, problems)
+
+
+def prepare_scheduler(server_args: Any) -> None:
+    """Make a scheduler process ready, once its arguments are published and before it builds anything."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    if resolving_view(server_args).device == "cpu":
+        from radixtier.cpu import activate
+
+        activate()
+    if getattr(server_args, "_radix_tier", None) is not None:
+        from radixtier.sglang.factory import open_gates
+
+        register_backend()
+        open_gates()
+
+
+def register_backend() -> None:
+    """Enter the tier into SGLang's registry of radix cache backends, once per process."""
+    from sglang.srt.mem_cache.registry import get_radix_cache_factory, register_radix_cache_backend
+
+    if get_radix_cache_factory(BACKEND) is None:
+        register_radix_cache_backend(BACKEND, _create_cache)
+
+
+def fail(server_args: Any, problems: Sequence[Problem]) -> NoReturn:
+    """Refuse to start: one line per problem and status 2 on a command line, an exception anywhere else."""
+    if not hasattr(server_args, "_radix_tier_flags"):
+        raise RadixTierConfigError(problems)
+    for problem in problems:
+        print(f"radixtier: error: {problem}", file=sys.stderr)
+    sys.stderr.flush()
+    raise SystemExit(2)
+
+
+def _create_cache(ctx: Any) -> Any:
+    from radixtier.sglang.factory import create_cache
+
+    return create_cache(ctx)
+
+
+def _check_input(config: RadixTierConfig, server_args: Any) -> list[Problem]:
+    from radixtier.sglang.refusals import refuse_input
+
+    found = config.validate(Machine.probe()) + refuse_input(server_args)
+    if config.hbm_size is not None and server_args.max_total_tokens is not None:
+        why = f"contradicts {config.named('hbm_size')}, which sets it"
+        found.append(Problem("--max-total-tokens", server_args.max_total_tokens, why, "Keep one of them"))
+    return found
+
+
+def _apply(config: RadixTierConfig, server_args: Any) -> None:
+    """Set the fields of SGLang that turn the tier on; resolution decides the rest (see `resolution`)."""
+    from radixtier.sglang.resolution import device_of
+
+    hbm_in_ram = device_of(server_args) == "cpu" and server_args.max_total_tokens is None
+    config, notes = config.with_defaults(Machine.probe(), hbm_in_ram)
+    for note in notes:
+        logger.info("radixtier: %s", note)
+    server_args._radix_tier = config
+    server_args.radix_cache_backend = BACKEND
+    server_args.enable_hierarchical_cache = True
+    if config.hbm_size is not None and config.hbm_size.unit is Unit.TOKENS:
+        server_args.max_total_tokens = config.hbm_size.amount

@@ -1,0 +1,305 @@
+"""Residency table: for every handle, where its bytes are and who is using them.
+
+Owns the handles (logical page numbers held by SGLang's tree) and the DRAM frames; knows NVMe slots by number
+only. Scheduler thread only: I/O threads report completions, and the scheduler's tick applies them here.
+
+Invariants, checked by :meth:`ResidencyTable.check`:
+
+- a frame belongs to at most one handle; ``free frames + owned frames == n_frames``;
+- a handle that somebody still uses (a lease, a read or a write in flight) is never given out again, and
+  neither are its frame and its slot: ``free`` on it only marks it, the last user's release frees it;
+- state and places agree: see :class:`State`.
+
+A handle costs 46 bytes of metadata, whatever the page size and wherever its bytes are.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Pages = npt.NDArray[np.int64]
+"""Handles, one per page, unique within a call."""
+
+
+class State(IntEnum):
+    """Where the bytes of a handle are."""
+
+    FREE = 0
+    FILLING = 1
+    """A frame is taken and the copy from HBM has not been acknowledged."""
+    DIRTY = 2
+    """In a frame only."""
+    CLEAN = 3
+    """In a frame and in a slot."""
+    COLD = 4
+    """In a slot only."""
+    LOST = 5
+    """Nowhere: the tree still has the node, the bytes must be computed again."""
+
+
+WRITE, READ, DOOMED = 1, 2, 4
+"""Bits of ``flight``: frame -> slot in flight, slot -> frame in flight, freed by the tree while in use."""
+
+NONE = -1
+
+
+class ResidencyTable:
+    """State, frame and slot of ``n_handles`` pages over ``n_frames`` DRAM frames.
+
+    Parameters
+    ----------
+    n_handles
+        Pages the tree may hold at once, over all tiers below HBM.
+    n_frames
+        Pages that fit in the DRAM pool.
+    """
+
+    def __init__(self, n_handles: int, n_frames: int) -> None:
+        if n_handles < n_frames or n_frames < 1:
+            raise ValueError(f"need at least one frame and a handle per frame, got {n_handles=} {n_frames=}")
+        self.n_handles = n_handles
+        self.n_frames = n_frames
+        self.state = np.zeros(n_handles, np.uint8)
+        self.flight = np.zeros(n_handles, np.uint8)
+        self.lease = np.zeros(n_handles, np.uint16)
+        self.hold = np.zeros(n_handles, np.uint16)
+        self.frame = np.zeros(n_handles, np.int32)
+        self.slot = np.zeros(n_handles, np.int32)
+        self.run = np.zeros(n_handles, np.int32)
+        self.checksum = np.zeros(n_handles, np.uint64)
+        self.key = np.zeros((n_handles, 2), np.uint64)
+        """Key digest of each page (16 bytes); the first 8 seed its checksum."""
+        self._free_handles = np.zeros(n_handles, np.int32)
+        self._free_frames = np.zeros(n_frames, np.int32)
+        self.epoch = 0
+        """Grows whenever what a path can deliver may have changed; a cached verdict is valid for one epoch."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything. Nothing may be in flight (the caller drains first)."""
+        self.state[:] = State.FREE
+        for array in (self.flight, self.lease, self.hold):
+            array[:] = 0
+        for array in (self.frame, self.slot, self.run):
+            array[:] = NONE
+        self._free_handles[:] = np.arange(self.n_handles - 1, -1, -1)
+        self._free_frames[:] = np.arange(self.n_frames - 1, -1, -1)
+        self.free_handles = self.n_handles
+        self.free_frames = self.n_frames
+        self.held = 0
+        self.count = np.zeros(len(State), np.int64)
+        self.count[State.FREE] = self.n_handles
+        self.epoch += 1
+
+    # ---- handles and frames -------------------------------------------------------------------------
+
+    def alloc(self, n: int) -> Pages | None:
+        """Take ``n`` handles with a free frame each (``FILLING``), or None when either is short."""
+        if n > self.free_handles or n > self.free_frames:
+            return None
+        self.free_handles -= n
+        pages = self._free_handles[self.free_handles : self.free_handles + n][::-1].astype(np.int64)
+        self.frame[pages] = self._take_frames(n)
+        self.slot[pages] = NONE
+        self.run[pages] = NONE
+        self._set(pages, State.FILLING)
+        return pages
+
+    def _take_frames(self, n: int) -> npt.NDArray[np.int32]:
+        self.free_frames -= n
+        return self._free_frames[self.free_frames : self.free_frames + n][::-1].copy()
+
+    def _give_frames(self, pages: Pages) -> None:
+        frames = self.frame[pages]
+        frames = frames[frames != NONE]
+        self._free_frames[self.free_frames : self.free_frames + len(frames)] = frames[::-1]
+        self.free_frames += len(frames)
+        self.frame[pages] = NONE
+
+    def _set(self, pages: Pages, state: State) -> None:
+        """Change state and keep the counts; ``pages`` are unique."""
+        before = np.bincount(self.state[pages], minlength=len(State))
+        self.count -= before
+        self.count[state] += len(pages)
+        self.state[pages] = state
+
+    def free(self, pages: Pages) -> npt.NDArray[np.int32]:
+        """Release handles the tree dropped; returns the slots that are free now.
+
+        A page in use stays taken and is released by its last user instead.
+
+        Raises
+        ------
+        AssertionError
+            On a handle that is not allocated (double free), as SGLang's own pools do.
+        """
+        doomed = (self.flight[pages] & DOOMED) != 0
+        assert not (self.state[pages] == State.FREE).any() and not doomed.any(), f"double free of {pages}"
+        self.epoch += 1
+        self.flight[pages] |= DOOMED
+        return self._reap(pages)
+
+    def _reap(self, pages: Pages) -> npt.NDArray[np.int32]:
+        """Free those of ``pages`` that are doomed and no longer used; returns their slots."""
+        idle = (self.flight[pages] == DOOMED) & (self.lease[pages] == 0) & (self.hold[pages] == 0)
+        idle &= self.state[pages] != State.FILLING
+        pages = pages[idle]
+        slots = self.slot[pages]
+        self._give_frames(pages)
+        self.slot[pages] = NONE
+        self.run[pages] = NONE
+        self.flight[pages] = 0
+        self._set(pages, State.FREE)
+        self._free_handles[self.free_handles : self.free_handles + len(pages)] = pages[::-1]
+        self.free_handles += len(pages)
+        return slots[slots != NONE]
+
+    # ---- what may be used ---------------------------------------------------------------------------
+
+    def in_dram(self, pages: Pages) -> npt.NDArray[np.bool_]:
+        """Whether each page can be loaded to HBM right now."""
+        state = self.state[pages]
+        return (state == State.DIRTY) | (state == State.CLEAN)
+
+    def reclaimable(self, pages: Pages) -> npt.NDArray[np.bool_]:
+        """Whether each page's frame can be given away at once, without I/O and without loss."""
+        ok = (self.state[pages] == State.CLEAN) & (self.flight[pages] == 0)
+        return ok & (self.lease[pages] == 0) & (self.hold[pages] == 0)
+
+    # ---- users --------------------------------------------------------------------------------------
+
+    def acquire(self, pages: Pages) -> None:
+        """Lease pages for a transfer: frame, slot and handle stay theirs until :meth:`release`."""
+        self.lease[pages] += 1
+
+    def release(self, pages: Pages) -> npt.NDArray[np.int32]:
+        """End a lease; returns slots of pages that were freed meanwhile."""
+        assert (self.lease[pages] > 0).all(), "lease released twice"
+        self.lease[pages] -= 1
+        return self._reap(pages)
+
+    def acquire_hold(self, pages: Pages) -> None:
+        """Keep pages for a waiting request; holds are counted apart, since they are capped."""
+        self.held += int((self.hold[pages] == 0).sum())
+        self.hold[pages] += 1
+
+    def release_hold(self, pages: Pages) -> npt.NDArray[np.int32]:
+        """End a hold; returns slots of pages that were freed meanwhile."""
+        assert (self.hold[pages] > 0).all(), "hold released twice"
+        self.held -= int((self.hold[pages] == 1).sum())
+        self.hold[pages] -= 1
+        return self._reap(pages)
+
+    # ---- transitions --------------------------------------------------------------------------------
+
+    def filled(self, pages: Pages) -> npt.NDArray[np.int32]:
+        """The copy from HBM was acknowledged: ``FILLING`` -> ``DIRTY``."""
+        pages = pages[self.state[pages] == State.FILLING]
+        self._set(pages, State.DIRTY)
+        self.epoch += 1
+        return self._reap(pages)
+
+    def refill(self, pages: Pages) -> bool:
+        """Give ``LOST`` pages fresh frames, to be filled from HBM again; False when frames are short."""
+        assert (self.state[pages] == State.LOST).all()
+        if len(pages) > self.free_frames:
+            return False
+        self.frame[pages] = self._take_frames(len(pages))
+        self._set(pages, State.FILLING)
+        return True
+
+    def begin_write(self, pages: Pages, slots: npt.NDArray[np.int64]) -> None:
+        """Start copying ``DIRTY`` pages into fresh slots."""
+        assert (self.state[pages] == State.DIRTY).all() and (self.flight[pages] == 0).all()
+        self.slot[pages] = slots
+        self.flight[pages] |= WRITE
+
+    def end_write(
+        self, pages: Pages, ok: npt.NDArray[np.bool_], checksums: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int32]:
+        """Finish writes: ``CLEAN`` where ``ok``, else still ``DIRTY``; returns slots that are free now."""
+        self.flight[pages] &= ~np.uint8(WRITE)
+        good, bad = pages[ok], pages[~ok]
+        self.checksum[good] = checksums[ok]
+        self._set(good, State.CLEAN)
+        freed = self.slot[bad].copy()
+        self.slot[bad] = NONE
+        return np.concatenate([freed, self._reap(pages)])
+
+    def begin_read(self, pages: Pages) -> bool:
+        """Take frames for ``COLD`` pages that are being read; False when frames are short."""
+        assert (self.state[pages] == State.COLD).all() and (self.flight[pages] == 0).all()
+        if len(pages) > self.free_frames:
+            return False
+        self.frame[pages] = self._take_frames(len(pages))
+        self.flight[pages] |= READ
+        return True
+
+    def end_read(
+        self, pages: Pages, ok: npt.NDArray[np.bool_], cancelled: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.int32]:
+        """Finish reads: ``CLEAN`` where ``ok``, ``COLD`` again where cancelled, else ``LOST``."""
+        self.flight[pages] &= ~np.uint8(READ)
+        self._set(pages[ok], State.CLEAN)
+        self._give_frames(pages[~ok])
+        freed = self._lose(pages[~ok & ~cancelled])
+        self.epoch += 1
+        return np.concatenate([freed, self._reap(pages)])
+
+    def _lose(self, pages: Pages) -> npt.NDArray[np.int32]:
+        freed = self.slot[pages].copy()
+        self.slot[pages] = NONE
+        self._set(pages, State.LOST)
+        return freed
+
+    def drop_frames(self, pages: Pages) -> None:
+        """Give up the frames of reclaimable pages: ``CLEAN`` -> ``COLD``."""
+        assert self.reclaimable(pages).all()
+        self._give_frames(pages)
+        self._set(pages, State.COLD)
+        self.epoch += 1
+
+    def fill_failed(self, pages: Pages) -> npt.NDArray[np.int32]:
+        """The copy from HBM did not happen: ``FILLING`` -> ``LOST``."""
+        pages = pages[self.state[pages] == State.FILLING]
+        self._give_frames(pages)
+        self._set(pages, State.LOST)
+        self.epoch += 1
+        return self._reap(pages)
+
+    # ---- accounting ---------------------------------------------------------------------------------
+
+    def nbytes(self) -> int:
+        """Bytes of metadata that grow with the number of handles."""
+        arrays = [a for name, a in vars(self).items() if isinstance(a, np.ndarray) and len(a) == self.n_handles]
+        return sum(a.nbytes for a in arrays)
+
+    def check(self) -> None:
+        """Verify every invariant from scratch; for tests.
+
+        Raises
+        ------
+        AssertionError
+            Naming the invariant that does not hold.
+        """
+        state, frame, slot = self.state, self.frame, self.slot
+        assert (np.bincount(state, minlength=len(State)) == self.count).all(), "state counts drifted"
+        owned = frame[frame != NONE]
+        every = np.sort(np.concatenate([owned, self._free_frames[: self.free_frames]]))
+        assert (every == np.arange(self.n_frames)).all(), "frames: free + owned != capacity"
+        free = np.sort(self._free_handles[: self.free_handles])
+        assert (free == np.flatnonzero(state == State.FREE)).all(), "handles: free list and states disagree"
+        slots = slot[slot != NONE]
+        assert len(np.unique(slots)) == len(slots), "a slot has two owners"
+        reading, writing = (self.flight & READ) != 0, (self.flight & WRITE) != 0
+        has_frame, has_slot = frame != NONE, slot != NONE
+        resident = (state == State.FILLING) | (state == State.DIRTY) | (state == State.CLEAN)
+        assert (has_frame == (resident | reading)).all(), "frame without residency"
+        assert (has_slot == ((state == State.CLEAN) | (state == State.COLD) | writing)).all(), "slot without residency"
+        assert (state[reading] == State.COLD).all() and (state[writing] == State.DIRTY).all(), "flight against state"
+        idle = state == State.FREE
+        assert not self.flight[idle].any() and not self.lease[idle].any() and not self.hold[idle].any(), "free in use"
+        assert self.held == int((self.hold > 0).sum()), "held pages drifted"
