@@ -8,12 +8,13 @@ size. Immutable and picklable: it travels to the scheduler processes. Any thread
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radixtier.machine import Machine, free_disk_bytes
 from radixtier.units import Size, Unit, format_bytes
@@ -24,13 +25,16 @@ SLOT_ALIGNMENT = 4096
 """Bytes. O_DIRECT wants address, offset and length aligned to the largest logical block in use."""
 
 DRAM_SHARE = Fraction(1, 2)
-"""Of the available RAM, for the DRAM tier when no size is given: the rest is for SGLang and the page cache."""
+"""Of the available RAM, for DRAM when no size is given: the rest is for SGLang and the page cache."""
 
 CPU_SHARE = Fraction(1, 4)
 """The same on ``--device cpu``, once for DRAM and once for "HBM": weights and activations live in RAM too."""
 
 NVME_SHARE = Fraction(1, 2)
 """Of the free space under the NVMe path when a path is given without a size."""
+
+STORE_FILES = "radixtier-*.slab"
+"""What a store leaves in its directory; the next one takes the space over, so it counts as free."""
 
 _RAM_RESERVE = 10 * 2**30
 _RAM_RESERVE_SHARE = Fraction(1, 4)
@@ -103,7 +107,11 @@ class RadixTierConfig:
 
     def problem(self, name: str, why: str, fix: str) -> Problem:
         """Build a :class:`Problem` about one field, with the value as it was written."""
-        shown = self.origin[name].text if name in self.origin else getattr(self, name)
+        if name in self.origin:
+            shown = self.origin[name].text
+        else:
+            value = getattr(self, name)
+            shown = " ".join(value) if isinstance(value, tuple) else str(value)
         return Problem(self.named(name), shown, why, fix)
 
     def validate(self, machine: Machine) -> list[Problem]:
@@ -145,7 +153,7 @@ class RadixTierConfig:
         notes : list of str
             One line for the log per choice made.
         """
-        chosen: dict[str, Size] = {}
+        chosen: dict[str, Any] = {}
         notes = []
         share = CPU_SHARE if hbm_in_ram else DRAM_SHARE
         for name in ("hbm_size", "dram_size") if hbm_in_ram else ("dram_size",):
@@ -155,7 +163,7 @@ class RadixTierConfig:
         if self.nvme_size is None:
             chosen["nvme_size"] = Size(0)
             if self.nvme_path:
-                chosen["nvme_size"] = Size(int(free_disk_bytes(self.nvme_path[0]) * NVME_SHARE))
+                chosen["nvme_size"] = Size(int(_room_on_disk(self.nvme_path[0]) * NVME_SHARE))
                 where = f"{NVME_SHARE} of the free space in {self.nvme_path[0]}"
                 notes.append(f"{self.named('nvme_size')} not given: {chosen['nvme_size']}, {where}")
             else:
@@ -207,20 +215,20 @@ class RadixTierConfig:
             fix = "Give it a size, or leave the flag out for the default"
             found.append(self.problem("dram_size", "every page passes through DRAM", fix))
         if self.dram_size is not None and self.dram_size.unit is Unit.BYTES:
-            found += self.check_ram(self.dram_size.amount, machine)
+            found += self.check_ram("dram_size", self.dram_size.amount, machine)
         return found
 
-    def check_ram(self, asked_bytes: int, machine: Machine) -> list[Problem]:
-        """Hold the DRAM tier's bytes against the RAM there is, less a reserve for everything else."""
+    def check_ram(self, name: str, asked_bytes: int, machine: Machine) -> list[Problem]:
+        """Hold what field ``name`` asks for against the RAM there is, less a reserve for everything else."""
         reserve = min(_RAM_RESERVE, int(machine.ram_bytes * _RAM_RESERVE_SHARE))
         if asked_bytes <= machine.ram_bytes - reserve:
             return []
         why = (
-            f"more than the machine has: {format_bytes(machine.ram_bytes)} of RAM are available (cgroup limits "
-            f"counted), of which {format_bytes(reserve)} stay free for SGLang"
+            f"more than the machine has: {format_bytes(machine.ram_bytes)} of RAM are available within its "
+            f"cgroup limits, of which {format_bytes(reserve)} stay free for SGLang"
         )
-        fix = f"Ask for at most {format_bytes(machine.ram_bytes - reserve).replace(' ', '')}"
-        return [self.problem("dram_size", why, fix)]
+        fix = f"Ask for at most {(machine.ram_bytes - reserve) // 2**20}MiB"
+        return [self.problem(name, why, fix)]
 
     def _check_nvme(self) -> list[Problem]:
         size, path = self.nvme_size, self.nvme_path
@@ -238,7 +246,7 @@ class RadixTierConfig:
 
     def check_disk(self, asked_bytes: int) -> list[Problem]:
         """Hold the NVMe tier's bytes against the free space of its directory."""
-        free = free_disk_bytes(self.nvme_path[0])
+        free = _room_on_disk(self.nvme_path[0])
         if asked_bytes <= free:
             return []
         why = f"more than the {format_bytes(free)} that are free in {self.nvme_path[0]}"
@@ -308,6 +316,13 @@ class ResolvedSizes:
     def nvme_bytes(self) -> int:
         """Bytes of all slots, padding included."""
         return self.nvme_slots * self.slot_bytes
+
+
+def _room_on_disk(path: str) -> int:
+    left_over = (
+        os.lstat(file).st_blocks * 512 for file in glob.glob(os.path.join(glob.escape(path), STORE_FILES))
+    )
+    return free_disk_bytes(path) + sum(left_over)
 
 
 def _path_fault(path: str) -> tuple[str, str] | None:

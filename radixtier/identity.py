@@ -68,7 +68,7 @@ def chain(parent: bytes, tokens: npt.ArrayLike, page_size: int) -> npt.NDArray[n
     values = np.ascontiguousarray(tokens, dtype="<i8")
     pages = len(values) // page_size
     step = page_size * values.itemsize
-    data = memoryview(values).cast("B")
+    data = values.tobytes()
     keys = bytearray()
     key = parent
     for start in range(0, pages * step, step):
@@ -80,5 +80,5 @@ def chain(parent: bytes, tokens: npt.ArrayLike, page_size: int) -> npt.NDArray[n
 
 
 def checksum_seed(key: npt.NDArray[np.uint8] | bytes) -> int:
-    """Return the first 8 bytes of a page key as an unsigned integer, to seed the checksum of its bytes with."""
+    """Return the first 8 bytes of a page key as an unsigned integer, which seeds the checksum of the page."""
     return int.from_bytes(bytes(key)[:8], "little")

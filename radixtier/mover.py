@@ -33,8 +33,11 @@ logger = logging.getLogger(__name__)
 WRITE_CHUNK_PAGES = 256
 """Pages written as one extent at most."""
 
-WRITE_BACKOFF_S = (1.0, 60.0)
-"""Pause of write-behind after a failed write: first, and longest after doubling."""
+
+READ_JOB_BYTES = 8 << 20
+"""Bytes of one read job: large enough for the drive, small enough that a deadline loses little."""
+
+NO_PAGES: Pages = np.empty(0, np.int64)
 
 
 @dataclass(eq=False)
@@ -46,6 +49,14 @@ class Promotion:
     """Those of ``pages`` that were not in DRAM when the request came."""
     held: bool = False
     tags: set[int] = field(default_factory=set)
+
+    def cut(self, gone: Pages) -> None:
+        """Forget pages from the first of ``gone`` on: the tree freed them before they were held."""
+        for name in ("pages", "cold"):
+            kept = getattr(self, name)
+            hit = np.flatnonzero(np.isin(kept, gone))
+            if len(hit):
+                setattr(self, name, kept[: hit[0]])
 
     def ready(self, table: ResidencyTable) -> bool:
         """Whether nothing is left to wait for: every page is in DRAM up to the first that is lost."""
@@ -60,6 +71,7 @@ class MoverStats:
     """Counters since start, in pages unless said otherwise."""
 
     demoted: int = 0
+    lost: int = 0
     promoted: int = 0
     written: int = 0
     write_failures: int = 0
@@ -102,6 +114,8 @@ class Mover:
         self.io_done = threading.Event()
         """Set by I/O threads when :meth:`tick` has something to commit."""
         self._page_bytes = page_bytes
+        self.read_job_pages = max(1, READ_JOB_BYTES // max(1, page_bytes))
+        """Pages that arrive together: a request whose deadline passes takes the jobs that are over."""
         self._admission = admission or AdmitAll()
         self._max_write_pages = max_write_pages
         self._clock = clock
@@ -109,11 +123,11 @@ class Mover:
         self._jobs: dict[Any, tuple[str, Pages]] = {}
         self._writes: deque[Pages] = deque()
         self._writing = 0
+        self.write_backoff_s = (1.0, 60.0)
+        """Pause of write-behind after a failed write: the first, and the longest after doubling."""
         self._backoff = 0.0
         self._paused_until = 0.0
         self._promotions: list[Promotion] = []
-        self.frames_wanted = 0
-        """Frames that the last backup could not get."""
         self.slots_wanted = 0
         """Slots that write-behind could not get."""
         self.hold_limit = max(1, table.n_frames - max(1, table.n_frames // 8))
@@ -123,25 +137,35 @@ class Mover:
 
     def alloc(self, n: int) -> Pages | None:
         """Take ``n`` handles with frames for a backup, demoting the coldest clean pages if need be."""
-        if n > self.table.free_handles:
+        table = self.table
+        if n > table.free_handles or n > table.n_frames:
             return None
-        if self.table.free_frames + int(self.table.count[State.CLEAN]) < n or not self._make_room(n):
-            self.frames_wanted = max(self.frames_wanted, n - self.table.free_frames)
+        if not self._make_room(n):
             self.stats.backups_declined += n
             return None
-        return self.table.alloc(n)
+        return table.alloc(n)
 
-    def _make_room(self, n: int) -> bool:
-        """See that ``n`` frames are free, without I/O; where that is impossible, free what can be."""
-        missing = n - self.table.free_frames
-        if missing > 0 and self.table.count[State.CLEAN]:
-            victims = self.tree.victims(missing)
-            self.table.drop_frames(victims)
-            self.stats.demoted += len(victims)
-        return self.table.free_frames >= n
+    def _make_room(self, n: int, partly: bool = False) -> bool:
+        """See that ``n`` frames are free, without I/O; all or nothing, unless ``partly`` will do."""
+        table, missing = self.table, n - self.table.free_frames
+        if missing > 0:
+            clean = self.tree.victims(missing) if table.count[State.CLEAN] else NO_PAGES
+            missing -= len(clean)
+            # Write-behind fails, so nothing gets clean: what is warm is worth more than what is cold.
+            dirty = self.tree.victims(missing, State.DIRTY) if missing > 0 and self.failing else NO_PAGES
+            if missing > len(dirty) and not partly:
+                return False
+            table.drop_frames(clean)
+            table.lose_frames(dirty)
+            self.stats.demoted += len(clean)
+            self.stats.lost += len(dirty)
+        return table.free_frames >= n
 
     def free(self, pages: Pages) -> None:
         """Release handles that the tree dropped."""
+        for promotion in self._promotions:
+            if not promotion.held:
+                promotion.cut(pages)
         self.tree.forget(pages)
         self._free_slots(self.table.free(pages))
 
@@ -183,29 +207,37 @@ class Mover:
         return self._admission.admit(n, n * self._page_bytes) is Verdict.ADMIT
 
     @property
-    def cannot_clean(self) -> bool:
-        """Whether DRAM can only be emptied by forgetting: no store, no slots, or a store that fails."""
-        return self.store is None or self.slots_wanted > 0 or self._clock() < self._paused_until
+    def pending_writes(self) -> bool:
+        """Whether pages wait to be written."""
+        return bool(self._writes)
+
+    @property
+    def failing(self) -> bool:
+        """Whether write-behind pauses after a failed write."""
+        return self._clock() < self._paused_until
 
     def _pump_writes(self) -> None:
-        if self.store is None or self._clock() < self._paused_until:
+        self.slots_wanted = 0
+        if self.store is None or self.failing:
             return
         while self._writes and self._writing < self._max_write_pages:
             pages = self._writes.popleft()
-            pages, rest = pages[:WRITE_CHUNK_PAGES], pages[WRITE_CHUNK_PAGES:]
-            pages = pages[(self.table.state[pages] == State.DIRTY) & (self.table.flight[pages] == 0)]
+            size = min(WRITE_CHUNK_PAGES, max(1, self.store.free_slots))
+            pages, rest = pages[:size], pages[size:]
+            # Pages may have been freed, and their handles reused, while they waited.
+            dirty = (self.table.state[pages] == State.DIRTY) & (self.table.flight[pages] == 0)
+            pages = pages[dirty & (self.table.run[pages] != NONE)]
             if len(rest):
                 self._writes.appendleft(rest)
             if len(pages) and not self._write(pages):
                 self._writes.appendleft(pages)
                 return
-        self.slots_wanted = 0
 
     def _write(self, pages: Pages) -> bool:
         assert self.store is not None
         slots = self.store.alloc(len(pages))
         if slots is None:
-            self.slots_wanted = len(pages)
+            self.slots_wanted = len(pages) + sum(map(len, self._writes))
             return False
         self.table.begin_write(pages, slots)
         tag = self._start("write", pages)
@@ -264,25 +296,31 @@ class Mover:
     def _read(self, promotion: Promotion) -> bool:
         """Read the cold pages of a path; False when frames are short."""
         table = self.table
-        pages = promotion.cold
+        pages = promotion.pages
         pages = pages[(table.state[pages] == State.COLD) & (table.flight[pages] == 0)]
         if not len(pages) or self.store is None:
             return True
-        room = self._make_room(len(pages))
+        room = self._make_room(len(pages), partly=True)
         pages = pages[: table.free_frames]
         if len(pages):
-            assert table.begin_read(pages)
-            tag = self._start("read", pages)
-            promotion.tags.add(tag)
-            self.store.read(
-                table.frame[pages].astype(np.int64),
-                table.slot[pages].astype(np.int64),
-                table.key[pages, 0],
-                table.checksum[pages],
-                tag,
-                Priority.DEMANDED,
-            )
+            table.begin_read(pages)
+        for start in range(0, len(pages), self.read_job_pages):
+            self._start_read(promotion, pages[start : start + self.read_job_pages])
         return room
+
+    def _start_read(self, promotion: Promotion, pages: Pages) -> None:
+        assert self.store is not None
+        table = self.table
+        tag = self._start("read", pages)
+        promotion.tags.add(tag)
+        self.store.read(
+            table.frame[pages].astype(np.int64),
+            table.slot[pages].astype(np.int64),
+            table.key[pages, 0],
+            table.checksum[pages],
+            tag,
+            Priority.DEMANDED,
+        )
 
     # ---- commits ------------------------------------------------------------------------------------
 
@@ -309,13 +347,16 @@ class Mover:
         self._free_slots(self.table.end_write(pages, job.ok, job.checksums))
         self.stats.written += int(job.ok.sum())
         if job.ok.all():
-            self._backoff = 0.0
+            if not self.failing:
+                self._backoff = 0.0
             return
         failed = pages[~job.ok]
         failed = failed[self.table.state[failed] == State.DIRTY]
         self.stats.write_failures += len(failed)
         self._writes.appendleft(failed)
-        low, high = WRITE_BACKOFF_S
+        if self.failing:
+            return
+        low, high = self.write_backoff_s
         self._backoff = min(high, max(low, 2 * self._backoff))
         self._paused_until = self._clock() + self._backoff
         logger.warning(
@@ -364,7 +405,7 @@ class Mover:
         self.fill_failed(np.flatnonzero(table.state == State.FILLING))
         gone = np.flatnonzero((table.state != State.FREE) & (table.flight & DOOMED == 0))
         self._writes.clear()
-        self.frames_wanted = self.slots_wanted = 0
+        self.slots_wanted = 0
         self.tree.clear()
         self._free_slots(table.free(gone))
 
@@ -375,5 +416,6 @@ class Mover:
         self._writes.clear()
         for promotion in list(self._promotions):
             self.drop(promotion)
+        end = self._clock() + timeout
         over = self.drain(timeout)
-        return self.store.close(timeout) and over
+        return self.store.close(max(0.0, end - self._clock())) and over

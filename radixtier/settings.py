@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ class Setting:
 SETTINGS = (
     Setting(
         "enable",
-        "Stretch the radix tree over HBM, DRAM and NVMe. Turns on the hierarchical cache with radixtier in its place.",
+        "Stretch the radix tree over HBM, DRAM and NVMe, in the place of SGLang's hierarchical cache.",
         "off",
         flag="--enable-radix-tier",
     ),
@@ -87,7 +87,7 @@ SETTINGS = (
     ),
     Setting(
         "io_engine",
-        "How pages are read and written: auto or posix (O_DIRECT in threads). kvikio comes with a later release.",
+        "How pages are read and written: auto, or posix (O_DIRECT in threads); kvikio comes later.",
         "auto",
         "ENGINE",
     ),
@@ -148,10 +148,10 @@ def load_config(
         for name, item in source.items():
             given.setdefault(name, item)
     problems += _misspelt_variables(env)
-    if (size := given.get("nvme_size")) and (path := given.get("nvme_path")):
-        if size.precedence > path.precedence and _is_zero(size.value):
-            notes.append(f"{size.where} 0 overrides {path.where}: no NVMe tier")
-            del given["nvme_path"]
+    size, path = given.get("nvme_size"), given.get("nvme_path")
+    if size and path and size.precedence > path.precedence and _is_zero(size.value):
+        notes.append(f"{size.where} 0 overrides {path.where}: no NVMe tier")
+        del given["nvme_path"]
     config = _build(given, problems)
     if not config.enable:
         problems += _stray_flags(flags, notes, [item.where for item in given.values() if item.precedence < 2])
@@ -195,7 +195,7 @@ def _parse_paths(value: Any) -> tuple[str, ...]:
     return tuple(os.path.abspath(os.path.expanduser(item)) for item in items)
 
 
-_PARSERS = {
+_PARSERS: dict[str, Callable[[Any], Any]] = {
     "enable": _parse_switch,
     "hbm_size": _parse_given_size,
     "dram_size": _parse_given_size,
@@ -251,7 +251,7 @@ def _yaml_name(key: str) -> str:
 
 
 def _misspelt_variables(env: Mapping[str, str]) -> list[Problem]:
-    """Find variables that were meant for us. Only near misses: other parts of radixtier have variables too."""
+    """Find variables that were meant for us: near misses only, other parts of radixtier have their own."""
     known = {setting.env for setting in (*SETTINGS, CONFIG_FILE)}
     found = []
     for name in env:

@@ -75,8 +75,8 @@ def parse_size(text: str | int) -> Size:
     ----------
     text : str or int
         A number with an optional fraction and a unit: ``B``, ``KB`` ... ``TB`` (powers of 1000), ``KiB`` ...
-        ``TiB`` (powers of 1024), or ``tok``, ``ktok``, ``Mtok``, ``Gtok``. Case and inner spaces do not matter. An
-        ``int`` is plain bytes.
+        ``TiB`` (powers of 1024), or ``tok``, ``ktok``, ``Mtok``, ``Gtok``. Case and inner spaces do not
+        matter. An ``int`` is plain bytes.
 
     Returns
     -------

@@ -53,7 +53,3 @@ def dispatch(module: str, arguments: Sequence[str]) -> int:
     """Import ``module`` and run its ``main``."""
     run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
     return run(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,19 +9,20 @@ at a time.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# New tokens per masked call. A mask takes QUERY_CHUNK * keys * 4 bytes (8 MiB at 8,192 keys); keys behind a chunk's last
-# query are not read at all, so at most half a chunk of keys per query is read in vain.
+# New tokens per masked call. The mask takes QUERY_CHUNK * keys * 4 bytes (8 MiB at 8,192 keys); keys behind a chunk's
+# last query are not read at all, so at most half a chunk of keys per query is read in vain.
 QUERY_CHUNK = 256
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequencePlan:
     """Where one sequence's queries and KV are in a forward pass.
 
     Attributes
@@ -41,10 +42,24 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all layers of one forward pass share: the sequences, and masks by (queries, keys)."""
+    """What all layers of one forward pass share."""
 
-    sequences: list[Sequence]
-    masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    sequences: list[SequencePlan]
+    most_queries: int
+    most_keys: int
+    _masks: dict[Any, Tensor] = field(default_factory=dict)
+
+    def mask(self, queries: int, keys: int, dtype: Any) -> Tensor:
+        """Additive mask ``[queries, keys]``: the last query sees all keys, the one before all but one, and so on.
+
+        The lower right corner of such a mask is such a mask: the largest one serves every call.
+        """
+        if dtype not in self._masks:
+            import torch
+
+            hidden = torch.full((self.most_queries, self.most_keys), float("-inf"), dtype=dtype)
+            self._masks[dtype] = hidden.triu_(self.most_keys - self.most_queries + 1)
+        return self._masks[dtype][self.most_queries - queries :, self.most_keys - keys :]
 
 
 def plan_batch(
@@ -65,10 +80,11 @@ def plan_batch(
     fresh = [1] * len(lengths) if new_lens is None else new_lens.tolist()
     sequences, start = [], 0
     for row, length, new in zip(req_pool_indices.tolist(), lengths, fresh, strict=True):
-        slots = req_to_token[row, :length]
-        sequences.append(Sequence(slice(start, start + new), _as_slice(slots), length - new))
+        if new:
+            keys = _as_slice(req_to_token[row, :length])
+            sequences.append(SequencePlan(slice(start, start + new), keys, length - new))
         start += new
-    return Plan(sequences)
+    return Plan(sequences, min(QUERY_CHUNK, max(fresh, default=0)), max(lengths, default=0))
 
 
 def attend(
@@ -89,18 +105,19 @@ def attend(
     """
     for sequence in plan.sequences:
         mine, target = query[sequence.queries], output[sequence.queries]
-        keys, values = (_gather(cache, sequence.keys, query.dtype) for cache in (k_cache, v_cache))
-        new = mine.shape[0]
-        if sequence.prefix == 0:
-            target.copy_(_sdpa(mine, keys, values, scaling, causal=new > 1))
-            continue
-        for start in range(0, new, QUERY_CHUNK):
-            chunk = mine[start : start + QUERY_CHUNK]
-            seen = sequence.prefix + start + chunk.shape[0]
-            mask = None if chunk.shape[0] == 1 else _lower_right(chunk, seen, plan.masks)
-            target[start : start + chunk.shape[0]] = _sdpa(
-                chunk, keys[:seen], values[:seen], scaling, mask=mask
-            )
+        keys = _gather(k_cache, sequence.keys, query.dtype)
+        values = _gather(v_cache, sequence.keys, query.dtype)
+        if mine.shape[0] == 1:
+            target.copy_(_one_query(mine, keys, values, scaling))
+        elif sequence.prefix == 0:
+            target.copy_(_sdpa(mine, keys, values, scaling, is_causal=True))
+        else:
+            for start in range(0, mine.shape[0], QUERY_CHUNK):
+                chunk = mine[start : start + QUERY_CHUNK]
+                end = start + chunk.shape[0]
+                seen = sequence.prefix + end
+                mask = plan.mask(end - start, seen, query.dtype)
+                target[start:end] = _sdpa(chunk, keys[:seen], values[:seen], scaling, attn_mask=mask)
 
 
 def install(backend: type[Any]) -> None:
@@ -112,24 +129,28 @@ def install(backend: type[Any]) -> None:
     stock_extend = backend._run_sdpa_forward_extend
     stock_decode = backend._run_sdpa_forward_decode
 
+    @functools.wraps(stock_metadata)
     def init_forward_metadata(self: Any, forward_batch: Any) -> None:
         stock_metadata(self, forward_batch)
+        decode = forward_batch.forward_mode.is_decode()
         self.forward_metadata = None
-        if forward_batch.encoder_lens is None and not forward_batch.forward_mode.is_idle():
+        if forward_batch.encoder_lens is None and (decode or forward_batch.extend_seq_lens is not None):
             self.forward_metadata = plan_batch(
                 self.req_to_token_pool.req_to_token,
                 forward_batch.req_pool_indices,
                 forward_batch.seq_lens,
-                None if forward_batch.forward_mode.is_decode() else forward_batch.extend_seq_lens,
+                None if decode else forward_batch.extend_seq_lens,
             )
 
-    def extend(self: Any, *tensors: Tensor, causal: bool = False, **options: Any) -> Tensor:
+    @functools.wraps(stock_extend)
+    def extend(self: Any, *tensors: Any, causal: bool = False, **options: Any) -> Tensor:
         if not causal or self.forward_metadata is None or options.get("sliding_window_size") is not None:
             return stock_extend(self, *tensors, causal=causal, **options)
         attend(*tensors[:4], self.forward_metadata, options.get("scaling"))
         return tensors[1]
 
-    def decode(self: Any, *tensors: Tensor, **options: Any) -> Tensor:
+    @functools.wraps(stock_decode)
+    def decode(self: Any, *tensors: Any, **options: Any) -> Tensor:
         if self.forward_metadata is None or options.get("sliding_window_size") is not None:
             return stock_decode(self, *tensors, **options)
         attend(*tensors[:4], self.forward_metadata, options.get("scaling"))
@@ -146,54 +167,31 @@ def _as_slice(slots: Tensor) -> slice | Tensor:
     first, count = int(slots[0]), slots.numel()
     if int(slots[-1]) - first == count - 1 and bool((torch.diff(slots) == 1).all()):
         return slice(first, first + count)
-    # The table's row may change before the last layer has run only by mistake; its dtype is 32 bit: convert once.
+    # The table holds 32-bit slots: converted once per forward pass instead of once per layer.
     return slots.to(torch.int64)
 
 
 def _gather(cache: Tensor, slots: slice | Tensor, dtype: Any) -> Tensor:
     rows = cache[slots] if isinstance(slots, slice) else cache.index_select(0, slots)
-    return rows if rows.dtype == dtype else rows.to(dtype)
+    return rows.to(dtype)
 
 
-def _lower_right(chunk: Tensor, keys: int, masks: dict[tuple[int, int], Tensor]) -> Tensor:
-    """Additive mask whose last query sees all `keys`, the one before all but one, and so on."""
-    import torch
-
-    shape = (chunk.shape[0], keys)
-    if shape not in masks:
-        hidden = torch.full(shape, float("-inf"), dtype=chunk.dtype)
-        masks[shape] = hidden.triu_(keys - shape[0] + 1)
-    return masks[shape]
-
-
-def _sdpa(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scaling: float | None,
-    *,
-    causal: bool = False,
-    mask: Tensor | None = None,
-) -> Tensor:
-    """Attend ``[queries, heads, size]`` to ``[keys, KV heads, size]``; heads of a group share their KV head's data."""
+def _sdpa(query: Tensor, keys: Tensor, values: Tensor, scaling: float | None, **masking: Any) -> Tensor:
+    """Attend ``[queries, heads, size]`` to ``[keys, KV heads, size]``."""
     from torch.nn.functional import scaled_dot_product_attention
 
-    queries, heads, size = query.shape
-    kv_heads = keys.shape[1]
-    grouped = heads != kv_heads
-    if queries == 1:
-        # A single query needs no order among queries: the heads of a group take the place of queries, which reads
-        # each KV head once instead of once per query head.
-        query, grouped = query.reshape(kv_heads, heads // kv_heads, size).transpose(0, 1), False
-    result = scaled_dot_product_attention(
-        query.transpose(0, 1).unsqueeze(0),
-        keys.transpose(0, 1).unsqueeze(0),
-        values.transpose(0, 1).unsqueeze(0),
-        attn_mask=mask,
-        is_causal=causal,
-        scale=scaling,
-        enable_gqa=grouped,
-    )
-    return result.squeeze(0).transpose(0, 1).reshape(queries, heads, -1) if queries > 1 else result.reshape(
-        1, heads, -1
-    )
+    heads_first = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, keys, values))
+    grouped = query.shape[1] != keys.shape[1]
+    result = scaled_dot_product_attention(*heads_first, scale=scaling, enable_gqa=grouped, **masking)
+    return result.squeeze(0).transpose(0, 1)
+
+
+def _one_query(query: Tensor, keys: Tensor, values: Tensor, scaling: float | None) -> Tensor:
+    """Attend ``[1, heads, size]`` to all keys, reading each KV head once.
+
+    One query needs no order among queries, so the query heads that share a KV head take the place of queries.
+    """
+    kv_heads, size = keys.shape[1:]
+    group = query.shape[1] // kv_heads
+    grouped = query.reshape(kv_heads, group, size).transpose(0, 1)
+    return _sdpa(grouped, keys, values, scaling).transpose(0, 1).reshape(1, kv_heads * group, -1)

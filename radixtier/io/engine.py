@@ -92,6 +92,17 @@ def transfer(move: Callable[[Buffers, int], int], buffers: Buffers, offset: int)
     return Moved(done, None)
 
 
+def head(buffers: Buffers, nbytes: int) -> list[memoryview]:
+    """Return the first ``nbytes`` of ``buffers``."""
+    kept: list[memoryview] = []
+    for buffer in buffers:
+        if nbytes <= 0:
+            break
+        kept.append(buffer[:nbytes])
+        nbytes -= buffer.nbytes
+    return kept
+
+
 def _skip(buffers: Buffers, nbytes: int) -> list[memoryview]:
     """Return what follows the first ``nbytes`` of ``buffers``."""
     for i, buffer in enumerate(buffers):

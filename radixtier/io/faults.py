@@ -1,8 +1,9 @@
 """An engine that misbehaves on demand, for tests.
 
-Owns a list of faults in front of another engine. Invariant: what happens to a call depends on the faults, the seed,
-its operation, its offset and how often that offset was used before, never on the order in which threads arrive.
-Faults may be added and cleared from any thread, also while transfers run.
+Owns a list of faults in front of another engine. Invariant: what chance decides depends on the seed and on
+the call's operation, offset and number at that offset, never on the order in which threads arrive; only
+`skip` and `times` count calls as they come. Faults may be added and cleared from any thread, also while
+transfers run.
 
 Example
 -------
@@ -26,10 +27,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, TypeVar
 
 from radixtier.io.engine import Buffers, Engine, head
 from radixtier.io.frames import BLOCK, aligned_memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Op = Literal["read", "write"]
 Move = Callable[[Buffers, int], int]
@@ -38,6 +42,17 @@ Range = tuple[int, int]
 EVERYWHERE: Range = (0, 1 << 63)
 HOLD_LIMIT = 60.0
 """Seconds after which a held call fails by itself, so that no test hangs."""
+
+F = TypeVar("F", bound="Fault")
+
+
+class Where(TypedDict, total=False):
+    """Which calls a fault hits; see `Fault`."""
+
+    within: Range
+    skip: int
+    times: int | None
+    chance: float
 
 
 @dataclass(kw_only=True)
@@ -66,6 +81,9 @@ class Fault:
     hits: int = field(default=0, init=False)
     """Calls hit so far."""
 
+    final: ClassVar[bool] = True
+    """Whether this fault decides what becomes of the call; else the next one gets it."""
+
     def takes(self, op: Op, span: Range, draw: float) -> bool:
         """Return whether this fault hits the call, and count it."""
         if op != self.op or span[1] <= self.within[0] or span[0] >= self.within[1] or draw >= self.chance:
@@ -85,7 +103,7 @@ class Fault:
 
 @dataclass(kw_only=True)
 class Error(Fault):
-    """Fails with ``number``; a transfer that starts before the range stops short at it, as on a real device."""
+    """Fails with ``number``; a transfer that starts before the range stops short at it, as on a device."""
 
     number: int
 
@@ -110,6 +128,7 @@ class Short(Fault):
 class Delay(Fault):
     """Comes ``seconds`` late."""
 
+    final: ClassVar[bool] = False
     seconds: float
 
     def apply(self, move: Move, buffers: Buffers, offset: int, rng: random.Random) -> int | None:
@@ -121,6 +140,7 @@ class Delay(Fault):
 class Hold(Fault):
     """Stops calls before they do anything, until `release`."""
 
+    final: ClassVar[bool] = False
     _state: threading.Condition = field(default_factory=threading.Condition, repr=False)
     _arrived: int = 0
     _open: bool = False
@@ -151,9 +171,9 @@ class Flip(Fault):
 
     def apply(self, move: Move, buffers: Buffers, offset: int, rng: random.Random) -> int | None:
         if self.op == "write":
-            buffers = [_copy(buffers)]
-            _flip(buffers, rng.randrange(len(buffers[0])), 1 << rng.randrange(8))
-            return move(buffers, offset)
+            copy = _copy(buffers)
+            _flip([copy], rng.randrange(len(copy)), 1 << rng.randrange(8))
+            return move([copy], offset)
         count = move(buffers, offset)
         if count:
             _flip(buffers, rng.randrange(count), 1 << rng.randrange(8))
@@ -174,8 +194,8 @@ class Tear(Fault):
 class FaultEngine(Engine):
     """Passes transfers to ``inner`` unless a fault hits them.
 
-    Faults are tried in the order in which they were added. Delays and holds let the call go on to the next;
-    any other fault decides what becomes of it.
+    Faults are tried in the order in which they were added. After a delay or a hold the call goes on to the
+    next; the first other fault that takes it decides what becomes of it.
     """
 
     def __init__(self, inner: Engine, *, seed: int = 0) -> None:
@@ -252,7 +272,12 @@ class FaultEngine(Engine):
             self.calls[op] += 1
             self._used[op, offset] += 1
             rng = random.Random(f"{self._seed} {op} {offset} {self._used[op, offset]}")
-            hit = [fault for fault in self._faults if fault.takes(op, span, rng.random())]
+            hit: list[Fault] = []
+            for fault in self._faults:
+                if fault.takes(op, span, rng.random()):
+                    hit.append(fault)
+                    if fault.final:
+                        break
         for fault in hit:
             count = fault.apply(move, buffers, offset, rng)
             if count is not None:

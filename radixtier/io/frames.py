@@ -35,7 +35,8 @@ def coalesce(parts: Iterable[tuple[int, int, int]]) -> tuple[Part, ...]:
     merged: list[Part] = []
     for part in (Part(*p) for p in parts):
         last = merged[-1] if merged else None
-        if last and last.stride == part.stride and last.offset + last.nbytes == part.offset:
+        adjacent = last and last.stride == part.stride and last.offset + last.nbytes == part.offset
+        if last and adjacent and last.nbytes + part.nbytes <= part.stride:
             merged[-1] = last._replace(nbytes=last.nbytes + part.nbytes)
         else:
             merged.append(part)
@@ -69,9 +70,9 @@ class FrameBuffer:
         self._check()
         memory = np.frombuffer(self._base, dtype=np.uint8)
         self._pieces = [_by_frame(memory, part, n_frames) for part in self.parts]
-        base_address = int(memory.ctypes.data)
+        address = int(memory.ctypes.data)
         self.aligned = all(
-            n % BLOCK == 0 for part in self.parts for n in (base_address + part.offset, part.stride, part.nbytes)
+            n % BLOCK == 0 for p in self.parts for n in (address + p.offset, p.stride, p.nbytes)
         )
         """True when every piece of every frame can be given to O_DIRECT as it is."""
 
@@ -131,7 +132,7 @@ def _by_frame(memory: Bytes, part: Part, n_frames: int) -> Bytes:
 
 
 def aligned_memory(nbytes: int) -> memoryview:
-    """Allocate zeroed, page-aligned memory, in huge pages if the system has them; it lives as long as the view.
+    """Allocate zeroed, page-aligned memory, in huge pages if possible; it lives as long as the view.
 
     Huge pages halve the kernel's work for direct I/O: far fewer pages to pin and fewer segments per request.
     """

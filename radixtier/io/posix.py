@@ -123,27 +123,31 @@ def _open(path: Path, direct: bool) -> int:
     return os.open(path, flags)
 
 
-def direct_works(directory: Path) -> str | None:
-    """Try one real O_DIRECT write and read in ``directory``; return why they do not work, None if they do.
+def try_direct(directory: Path) -> str | None:
+    """Do one real O_DIRECT write and read in ``directory``; return why they do not work, None if they do.
 
     `open` alone proves nothing: some file systems accept the flag there and refuse the first write.
+
+    Raises
+    ------
+    OSError
+        For what has nothing to do with O_DIRECT: no such directory, no permission, no space.
     """
     if not hasattr(os, "O_DIRECT"):
-        return "this platform has no O_DIRECT"
+        return "is unknown on this platform"
     path = directory / f".radixtier-probe-{secrets.token_hex(8)}"
     out, back = aligned_memory(BLOCK), aligned_memory(BLOCK)
     out[:] = secrets.token_bytes(BLOCK)
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_DIRECT, 0o600)
+        try:
+            moved = os.pwritev(fd, [out], 0), os.preadv(fd, [back], 0)
+        finally:
+            os.close(fd)
     except OSError as e:
-        path.unlink(missing_ok=True)
-        return f"open: {e.strerror}"
-    try:
-        if os.pwritev(fd, [out], 0) != BLOCK or os.preadv(fd, [back], 0) != BLOCK:
-            return "short transfer"
-        return None if out == back else "bytes read back differ"
-    except OSError as e:
-        return f"transfer: {e.strerror}"
+        if e.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return f"is refused ({e.strerror})"
+        raise
     finally:
-        os.close(fd)
         path.unlink(missing_ok=True)
+    return None if moved == (BLOCK, BLOCK) and out == back else "does not give back what was written"

@@ -1,1 +1,1 @@
-"""Everything of radixtier that imports SGLang or torch; nothing here is imported unless SGLang asks for it."""
+"""Everything of radixtier that imports SGLang or torch; imported only when SGLang asks for it."""

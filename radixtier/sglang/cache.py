@@ -15,6 +15,7 @@ A request goes through here like this:
 from __future__ import annotations
 
 import logging
+import os
 import time
 from array import array
 from dataclasses import dataclass, field, replace
@@ -28,10 +29,11 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from radixtier.identity import chain, namespace_seed
+from radixtier.identity import DIGEST_BYTES, chain, namespace_seed
 from radixtier.mover import Mover, Promotion
 from radixtier.policy.wait import PrefillRate
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.stack import STRATEGY, Tiers
 from radixtier.tree.residency import NONE, Pages, State
 
 logger = logging.getLogger(__name__)
@@ -81,9 +83,14 @@ class RadixTierCache(UnifiedRadixCache):
 
     _mover: Mover | None = None
 
+    def __init__(self, params: Any, tiers: Tiers) -> None:
+        self._tiers = tiers
+        super().__init__(params)
+
     def init_hicache(self, server_args: Any, params: Any) -> None:
         """Attach pools and controller as stock does, then the mover that our pool brought along."""
-        super().init_hicache(server_args, params)
+        with STRATEGY.building(self._tiers):
+            super().init_hicache(server_args, params)
         pool = self.host_pool_group.anchor_entry.host_pool
         if not isinstance(pool, RadixTierMHAHostPool):
             raise ValueError(f"radixtier: no tier for host pools of type {type(pool).__name__}; start without it")
@@ -276,21 +283,20 @@ class RadixTierCache(UnifiedRadixCache):
         table, tree = self.mover.table, self.mover.tree
         if (table.run[pages] == NONE).all():
             tokens = np.frombuffer(spec.token_ids, np.int64)
-            namespace = namespace_seed(*self.tree_core.prefetch_anchor_info(node_id))
-            tree.add(
-                pages, self._parent_page(node_id), lambda before: chain(before or namespace, tokens, self.page_size)
-            )
+            parent, root = self._parent_page(node_id)
+            tree.add(pages, parent, lambda before: chain(before or root, tokens, self.page_size))
         else:
             tree.use_page(int(pages[-1]))
         self.mover.write_behind(pages[table.state[pages] == State.DIRTY])
 
-    def _parent_page(self, node_id: int) -> int | None:
-        """Handle of the page in front of a node, None at the root or when the parent has none."""
+    def _parent_page(self, node_id: int) -> tuple[int | None, bytes]:
+        """Handle of the page in front of a node, None if there is none, and the key to chain from in that case."""
         (path,) = self.tree_core.collect_path_info([node_id])
         if len(path) < 2:
-            return None
+            return None, namespace_seed(*self.tree_core.prefetch_anchor_info(node_id))
         parent = self.tree_core.build_storage_backup_spec(path[-2].node_id, False)
-        return None if parent is None else int(parent.host_value[-1]) // self.page_size
+        # Without a backup of the parent its key is not known; a random one is at least nobody else's.
+        return (None if parent is None else int(parent.host_value[-1]) // self.page_size), os.urandom(DIGEST_BYTES)
 
     # ---- refill -------------------------------------------------------------------------------------
 
@@ -336,10 +342,8 @@ class RadixTierCache(UnifiedRadixCache):
     def _make_room(self) -> None:
         """Where only forgetting helps, let SGLang's leaf-first eviction forget; prefix closure holds that way."""
         mover = self.mover
-        wanted = mover.slots_wanted or (mover.frames_wanted if mover.cannot_clean else 0)
-        mover.frames_wanted = 0
-        if wanted:
-            self.evict_host(max(wanted, mover.table.n_handles // EVICT_SHARE) * self.page_size)
+        if mover.slots_wanted:
+            self.evict_host(max(mover.slots_wanted, mover.table.n_handles // EVICT_SHARE) * self.page_size)
 
     def _yield_to_io(self) -> None:
         """Sleep a moment when the loop only spins for requests that wait for NVMe."""
@@ -360,7 +364,8 @@ class RadixTierCache(UnifiedRadixCache):
     def reset(self) -> None:
         """Forget everything on every tier; I/O in flight keeps its frames and slots until it ends."""
         if self._mover is not None:
-            self._waiting.clear()
+            for request in list(self._waiting):
+                self._forget(request)
             for pages in self._loads.values():
                 self.mover.release(pages)
             self._loads.clear()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,17 @@ def create_cache(ctx: Any) -> Any:
     from sglang.srt.mem_cache.registry import create_unified_radix_cache
 
     from radixtier.sglang.cache import RadixTierCache
-    from radixtier.sglang.stack import RadixTierStrategy, use_strategy
+    from radixtier.sglang.stack import Tiers
 
     config: RadixTierConfig = ctx.server_args._radix_tier
     sizes = sizes_of(ctx.server_args)
-    strategy = RadixTierStrategy(
+    tiers = Tiers(
         n_frames=lambda page_bytes: _same(sizes, page_bytes).dram_pages,
-        n_slots=lambda _: sizes.nvme_slots,
-        open_store=lambda frames, n_slots, wake: open_store(config, frames, n_slots, wake),
+        n_slots=sizes.nvme_slots,
+        open_store=partial(open_store, config),
     )
-    use_strategy(strategy)
-    return create_unified_radix_cache(ctx, cache_class=RadixTierCache)
+    cache_class: Any = partial(RadixTierCache, tiers=tiers)
+    return create_unified_radix_cache(ctx, cache_class=cache_class)
 
 
 def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:

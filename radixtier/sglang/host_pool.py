@@ -73,6 +73,7 @@ class LayoutDomain:
             indices = self._pool.alloc(need)
             if indices is None:
                 for taken in got:
+                    self._pool.mover.fill_failed(self._pool.pages_of(taken))
                     self._pool.free(taken)
                 return None
             got.append(indices)

@@ -1,4 +1,4 @@
-"""Entry point ``sglang.srt.plugins``: SGLang calls :func:`register` first thing in every one of its processes.
+"""Entry point ``sglang.srt.plugins``: SGLang calls :func:`register` first thing in each of its processes.
 
 Owns which seams of SGLang are hooked, nothing else. Invariant: importing this module and calling
 :func:`register` import neither torch nor anything of SGLang that is not loaded anyway; SGLang only logs what
@@ -25,11 +25,12 @@ def register() -> None:
     HookRegistry.register(f"{_SERVER_ARGS}.resolve_once", _around_resolve_once, HookType.AROUND)
     HookRegistry.register("sglang.srt.runtime_context.publish", _after_publish, HookType.AFTER)
     register_resolution_hook("handle_hicache_ratio_default")(_around_step("no_auto_size"))
-    register_resolution_hook("handle_gpu_memory_settings")(_around_step("token_budget"))
+    register_resolution_hook("handle_gpu_memory_settings")(_around_step("model_and_budget"))
     # The last step before SGLang's own page size default: the attention backend is chosen by then, and has
     # set the page size if it needs a certain one.
     register_resolution_hook("handle_mxfp8_kv_cache_compatibility")(_around_step("page_size"))
     register_resolution_hook("handle_hicache")(_around_step("transfers"))
+    register_resolution_hook("handle_cache_compatibility")(_around_step("decisions_so_far"))
 
 
 def _after_add_cli_args(result: Any, parser: Any) -> None:
@@ -47,10 +48,11 @@ def _after_from_cli_args(result: Any, cls: type, args: Any) -> None:
 
 def _around_resolve_once(original: Any, server_args: Any) -> None:
     if getattr(server_args, "_resolution_finished", False):
-        return original(server_args)
+        original(server_args)
+        return
     from radixtier.sglang.startup import resolve
 
-    return resolve(original, server_args)
+    resolve(original, server_args)
 
 
 def _after_publish(result: Any, server_args: Any, *, role: str, **_: Any) -> None:
@@ -65,9 +67,10 @@ def _around_step(name: str) -> Any:
 
     def step(server_args: Any, previous: Any) -> None:
         if getattr(server_args, "_radix_tier", None) is None:
-            return previous(server_args)
+            previous(server_args)
+            return
         from radixtier.sglang import resolution
 
-        return getattr(resolution, name)(server_args, previous)
+        getattr(resolution, name)(server_args, previous)
 
     return step

@@ -6,7 +6,8 @@ row, and each row has a test. Main thread of the launching process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +143,7 @@ UNSUPPORTED = (
         "--disable-radix-cache",
         _field("disable_radix_cache", False),
         "the tier is a part of the radix cache",
-        "Drop this flag, or --enable-radix-tier; where the model itself turns it off, the tier cannot serve it",
+        "Drop this flag, or --enable-radix-tier (some models turn it off by themselves)",
     ),
     Row(
         "--dllm-algorithm",
@@ -209,12 +210,6 @@ _OTHER_MODEL = "Serve it without --enable-radix-tier"
 MODELS = (
     Row(
         "--model-path",
-        lambda model: _architecture(model) if model.is_hybrid_swa else None,
-        "its sliding-window layers keep KV in a pool of their own",
-        "Serve it without --enable-radix-tier, or with --disable-hybrid-swa-memory if it allows that",
-    ),
-    Row(
-        "--model-path",
         lambda model: _architecture(model) if _has_state(model) else None,
         "its Mamba or linear-attention layers keep a state that pages do not hold",
         _OTHER_MODEL,
@@ -227,7 +222,7 @@ MODELS = (
     ),
     Row(
         "--model-path",
-        lambda model: _architecture(model) if _is_dense(model) and model.has_asymmetric_kv else None,
+        lambda model: _architecture(model) if _is_mha(model) and model.has_asymmetric_kv else None,
         "its K and V rows differ in width, and then live in two buffers",
         _OTHER_MODEL,
     ),
@@ -238,22 +233,71 @@ MODELS = (
         _OTHER_MODEL,
     ),
 )
-"""Properties of the model; checked once resolution has settled its config."""
+"""What a model is, whatever the flags; checked as soon as its config can be read."""
+
+SETTLED_MODELS = (
+    Row(
+        "--model-path",
+        lambda model: _architecture(model) if model.is_hybrid_swa else None,
+        "its sliding-window layers keep KV in a pool of their own",
+        "Serve it without --enable-radix-tier, or with --disable-hybrid-swa-memory if it allows that",
+    ),
+)
+"""What a model is once resolution has chosen its memory; checked at the end."""
 
 
-def refuse_input(server_args: Any) -> list[Problem]:
+class RadixTierConfigError(ValueError):
+    """The tier was asked for something it cannot do. Raised to users of ``Engine``; a command line exits."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(f"radixtier: {problem}" for problem in problems))
+        self.problems = tuple(problems)
+
+
+def refuse(server_args: Any, problems: Sequence[Problem]) -> None:
+    """Do not start if there are problems.
+
+    Raises
+    ------
+    SystemExit
+        With status 2, one line per problem on standard error, if the arguments come from a command line.
+    RadixTierConfigError
+        If they come from anywhere else.
+    """
+    if not problems:
+        return
+    if not hasattr(server_args, "_radix_tier_flags"):
+        raise RadixTierConfigError(problems)
+    for problem in problems:
+        print(f"radixtier: error: {problem}", file=sys.stderr, flush=True)
+    raise SystemExit(2)
+
+
+def check_input(server_args: Any) -> list[Problem]:
     """Check the operator's flags before SGLang resolves them."""
     return _check((*UNSUPPORTED, *CONTRADICTIONS), server_args)
 
 
-def refuse_resolved(server_args: Any) -> list[Problem]:
-    """Check what resolution decided, and the model."""
+def check_decisions(server_args: Any) -> list[Problem]:
+    """Check what resolution has made of them so far."""
     from sglang.srt.arg_groups.overrides import resolving_view
+
+    return _check(UNSUPPORTED, resolving_view(server_args))
+
+
+def check_model(server_args: Any) -> list[Problem]:
+    """Check what the model is."""
+    from sglang.srt.arg_groups.overrides import model_config_of
+
+    return _check(MODELS, model_config_of(server_args))
+
+
+def check_settled_model(server_args: Any) -> list[Problem]:
+    """Check what the model is with everything that resolution decided."""
     from sglang.srt.configs.model_config import ModelConfig
 
-    # Built anew: resolution keeps the config it built first, and may have changed the hybrid SWA setting since.
-    model = ModelConfig.from_server_args(server_args)
-    return _check(UNSUPPORTED, resolving_view(server_args)) + _check(MODELS, model)
+    # Built anew: resolution keeps the config it built first, but may have changed the SWA setting since.
+    return _check(SETTLED_MODELS, ModelConfig.from_server_args(server_args))
 
 
 def _check(rows: tuple[Row, ...], subject: Any) -> list[Problem]:
@@ -278,5 +322,5 @@ def _has_state(model: Any) -> bool:
     return model.attention_arch.name == "SSM" or mambaish_config(model) is not None
 
 
-def _is_dense(model: Any) -> bool:
-    return bool(model.attention_arch.name == "MHA" and not model.is_hybrid_swa)
+def _is_mha(model: Any) -> bool:
+    return bool(model.attention_arch.name == "MHA")

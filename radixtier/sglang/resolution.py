@@ -1,6 +1,6 @@
-"""The tier's part in SGLang's resolution of server arguments: page size, transfers, token budget, last checks.
+"""The tier's part in SGLang's resolution of arguments: page size, transfers, token budget, last checks.
 
-Each of the four steps wraps one step of SGLang's pipeline, where its inputs are known and its outputs not yet
+Each of the steps wraps one step of SGLang's pipeline, where its inputs are known and its outputs not yet
 used. Decisions are declared, never written, so SGLang's record stays what the operator asked for. Main thread
 of the launching process, before the model loads; only for servers with the tier.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from radixtier.config import Problem, RadixTierConfig, ResolvedSizes
 from radixtier.machine import Machine
+from radixtier.sglang.refusals import check_decisions, check_model, check_settled_model, refuse
 from radixtier.units import Unit, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -23,24 +24,25 @@ PAGE_SIZE = {"cuda": 64, "cpu": 16}
 CPU, with small models and short prompts, sharing counts for more."""
 
 TRANSFERS = {"kernel": "page_first", "direct": "page_first_direct"}
-"""I/O backend -> the host layout that keeps a page in one piece, which is what moves between DRAM and NVMe."""
+"""I/O backend -> the host layout that keeps a page in one piece: that is what moves to and from NVMe."""
 
 
 def device_of(server_args: Any) -> str:
     """Return the kind of device, as resolution will: given, or detected."""
     from sglang.srt.utils.common import get_device
 
-    return (_view(server_args).device or get_device()).split(":")[0]
+    return str(_view(server_args).device or get_device()).split(":")[0]
 
 
 def no_auto_size(server_args: Any, previous: Any) -> None:
-    """Around ``handle_hicache_ratio_default``: the host pool gets its size from the tier, so no search for one."""
+    """Around ``handle_hicache_ratio_default``: the tier sizes the host pool, so SGLang need not."""
     previous(server_args)
     _declare(server_args, hicache_host_memory_fraction=None)
 
 
-def token_budget(server_args: Any, previous: Any) -> None:
-    """Around ``handle_gpu_memory_settings``, which bounds CUDA graphs by the token budget: set it before."""
+def model_and_budget(server_args: Any, previous: Any) -> None:
+    """Before ``handle_gpu_memory_settings``, which bounds CUDA graphs by the token budget."""
+    refuse(server_args, check_model(server_args))
     _declare_budget(server_args)
     previous(server_args)
 
@@ -49,10 +51,10 @@ def page_size(server_args: Any, previous: Any) -> None:
     """Just before SGLang's page size default: choose one that makes good I/O, unless there is one."""
     previous(server_args)
     view = _view(server_args)
-    if server_args.page_size is not None:
-        logger.info("radixtier: page size %d, as given by --page-size", view.page_size)
-    elif view.page_size is not None:
-        logger.info("radixtier: page size %d, set by %s", view.page_size, _who_set(server_args, "page_size"))
+    if view.page_size is not None:
+        given = view.page_size == server_args.page_size
+        source = "as given by --page-size" if given else f"set by {_who_set(server_args, 'page_size')}"
+        logger.info("radixtier: page size %d, %s", view.page_size, source)
     else:
         tokens = _fitting_page_size(PAGE_SIZE[view.device], view.chunked_prefill_size)
         _declare(server_args, page_size=tokens)
@@ -64,28 +66,29 @@ def page_size(server_args: Any, previous: Any) -> None:
 
 
 def transfers(server_args: Any, previous: Any) -> None:
-    """Around ``handle_hicache``: the transfers that this device has, with a layout that keeps pages in one piece."""
+    """Around ``handle_hicache``: the transfers that this device has, and the layout that goes with them."""
     view = _view(server_args)
     backend = "direct" if view.device == "cpu" or view.hicache_io_backend == "direct" else "kernel"
     _declare(server_args, hicache_io_backend=backend, hicache_mem_layout=TRANSFERS[backend])
     previous(server_args)
 
 
-def check_resolved(server_args: Any) -> list[Problem]:
-    """Check what only resolution knows, settle the token budget, and tell the operator what was settled."""
-    from radixtier.sglang.refusals import refuse_resolved
+def decisions_so_far(server_args: Any, previous: Any) -> None:
+    """Before ``handle_cache_compatibility``, which would raise for models that turn the radix cache off."""
+    refuse(server_args, check_decisions(server_args))
+    previous(server_args)
 
+
+def check_resolved(server_args: Any) -> None:
+    """Check what only resolution knows, settle the token budget, and tell the operator what was settled."""
     if _view(server_args).model_path.lower() in ("none", "dummy"):
-        return []
-    if found := refuse_resolved(server_args):
-        return found
+        return
+    refuse(server_args, check_decisions(server_args) + check_settled_model(server_args))
     _declare_budget(server_args)
     config: RadixTierConfig = server_args._radix_tier
     sizes = sizes_of(server_args)
-    found = _check_sizes(config, sizes, _view(server_args))
-    if not found:
-        logger.info("radixtier: %s", _summary(config, sizes))
-    return found
+    refuse(server_args, _check_sizes(config, sizes, _view(server_args)))
+    logger.info("radixtier: %s", _summary(config, sizes))
 
 
 def sizes_of(server_args: Any) -> ResolvedSizes:
@@ -141,19 +144,39 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
         )
     if not sizes.nvme_slots and config.nvme_path:
         found.append(config.problem("nvme_size", f"less than {page}", "Give it more, or 0 for none"))
-    machine = Machine.probe()
-    hbm_in_ram = (sizes.hbm_pages or 0) * sizes.page_bytes if view.device == "cpu" else 0
-    found += config.check_ram(sizes.dram_bytes + hbm_in_ram, machine)
-    found += config.check_disk(sizes.nvme_bytes) if config.nvme_path else []
+    found += _check_against_machine(config, sizes, view)
     if not found and 0 < (view.chunked_prefill_size or 0) > sizes.dram_tokens:
         logger.warning(
-            "radixtier: %s holds %d tokens, less than one prefill chunk of %d: longer prompts cannot be kept. "
-            "Make it larger, or lower --chunked-prefill-size",
+            "radixtier: %s holds %d tokens, less than one prefill chunk of %d: long prompts cannot be kept; "
+            "make it larger, or lower --chunked-prefill-size",
             config.named("dram_size"),
             sizes.dram_tokens,
             view.chunked_prefill_size,
         )
     return found
+
+
+def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> list[Problem]:
+    """Hold sizes against RAM, GPU memory and disk; those in tokens could not be before."""
+    machine = Machine.probe()
+    hbm_bytes = (sizes.hbm_pages or 0) * sizes.page_bytes
+    found = config.check_disk(sizes.nvme_bytes) if config.nvme_path else []
+    if view.device == "cpu":
+        alone = config.check_ram("hbm_size", hbm_bytes, machine)
+        return found + (alone or config.check_ram("dram_size", hbm_bytes + sizes.dram_bytes, machine))
+    found += config.check_ram("dram_size", sizes.dram_bytes, machine)
+    capacity = _device_memory(view.device)
+    if capacity is not None and hbm_bytes > capacity:
+        why = f"more than the {format_bytes(capacity)} that the GPU has"
+        found.append(config.problem("hbm_size", why, "Ask for less; the weights need room as well"))
+    return found
+
+
+def _device_memory(device: str) -> int | None:
+    from sglang.srt.utils.common import get_device_memory_capacity
+
+    mebibytes = get_device_memory_capacity(device)
+    return None if mebibytes is None else int(mebibytes * 2**20)
 
 
 def _summary(config: RadixTierConfig, sizes: ResolvedSizes) -> str:

@@ -7,7 +7,9 @@ Called once per scheduler process, before serving.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import PoolName
@@ -26,7 +28,6 @@ from sglang.srt.runtime_context import get_memory
 from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
-from radixtier.store.slab import slot_bytes
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import ResidencyTable
 from radixtier.tree.tiertree import TierTree
@@ -37,27 +38,43 @@ OpenStore = Callable[[FrameBuffer, int, Callable[[], None]], PageStore]
 """Given the frames, the number of slots, and what to call when I/O ends, opens the NVMe tier."""
 
 
-class RadixTierStrategy(StackStrategy):
-    """Plain MHA/GQA key-value pools, one tree component.
+@dataclass(frozen=True)
+class Tiers:
+    """What is to be built below HBM.
 
-    Parameters
+    Attributes
     ----------
     n_frames
         Given the bytes of one page, how many pages DRAM holds.
     n_slots
-        Given the bytes of one page's slot, how many pages NVMe holds; 0 for a DRAM-only tier.
+        How many pages NVMe holds; 0 for a DRAM-only tier.
     open_store
         Opens the store once the pool is there; not called for a DRAM-only tier.
     """
 
-    def __init__(self, n_frames: Callable[[int], int], n_slots: Callable[[int], int], open_store: OpenStore) -> None:
-        self._n_frames = n_frames
-        self._n_slots = n_slots
-        self._open_store = open_store
+    n_frames: Callable[[int], int]
+    n_slots: int
+    open_store: OpenStore
+
+
+class RadixTierStrategy(StackStrategy):
+    """Plain MHA/GQA key-value pools, one tree component. Matches only while a cache of ours is being built."""
+
+    def __init__(self) -> None:
+        self._tiers: Tiers | None = None
+
+    @contextmanager
+    def building(self, tiers: Tiers) -> Iterator[None]:
+        """Take over the assembly of host pools for the duration."""
+        self._tiers = tiers
+        try:
+            yield
+        finally:
+            self._tiers = None
 
     def matches(self, kvcache: Any, components: set[ComponentType]) -> bool:
         """Whether this strategy builds for the pool; the start-up checks refuse the rest before."""
-        if components != {ComponentType.FULL}:
+        if self._tiers is None or components != {ComponentType.FULL}:
             return False
         infos = kvcache.get_device_pool_infos()
         info = infos[0].buffer_info
@@ -65,7 +82,8 @@ class RadixTierStrategy(StackStrategy):
 
     def build(self, *, cache: Any, kvcache: Any, params: Any, server_args: Any, load_cache_event: Any, **_: Any) -> Any:
         """Build pool, mover, store and controller; the cache finds the mover at ``host_pool.mover``."""
-        pool = self._build_pool(kvcache, params.page_size)
+        assert self._tiers is not None
+        pool = _build_pool(self._tiers, kvcache, params.page_size)
         entry = build_pool_entry(
             name=PoolName.KV,
             host_pool=pool,
@@ -95,37 +113,38 @@ class RadixTierStrategy(StackStrategy):
             pools_desc="KV with logical pages (radixtier)",
         )
 
-    def _build_pool(self, kvcache: Any, page_size: int) -> RadixTierMHAHostPool:
-        info = kvcache.get_device_pool_infos()[0].buffer_info
-        layers = len(info.buffers.k)
-        page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
-        n_frames = self._n_frames(page_bytes)
-        n_slots = self._n_slots(slot_bytes(page_bytes))
-        table = ResidencyTable(n_frames + n_slots, n_frames)
-        mover = Mover(table, TierTree(table), None, page_bytes=page_bytes)
-        pool = RadixTierMHAHostPool(
-            info,
-            0.0,
-            0,
-            page_size,
-            get_memory().hicache_mem_layout,
-            pin_memory=str(info.device) != "cpu",
-            device_capacity_tokens=kvcache.size,
-            start_layer=kvcache.start_layer,
-            end_layer=kvcache.end_layer,
-            write_back_staging=kvcache.hicache_write_back_staging,
-            host_token_capacity=n_frames * page_size,
-            mover=mover,
-        )
-        if n_slots:
-            mover.store = self._open_store(pool.frame_buffer(), n_slots, mover.io_done.set)
-        logger.info(
-            "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
-            n_frames, page_size, page_bytes / 1024, n_slots, table.nbytes() / 2**20,
-        )  # fmt: skip
-        return pool
+
+def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostPool:
+    info = kvcache.get_device_pool_infos()[0].buffer_info
+    layers = len(info.buffers.k)
+    page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
+    n_frames, n_slots = tiers.n_frames(page_bytes), tiers.n_slots
+    table = ResidencyTable(n_frames + n_slots, n_frames)
+    mover = Mover(table, TierTree(table), None, page_bytes=page_bytes)
+    pool = RadixTierMHAHostPool(
+        info,
+        0.0,
+        0,
+        page_size,
+        get_memory().hicache_mem_layout,
+        pin_memory=str(info.device) != "cpu",
+        device_capacity_tokens=kvcache.size,
+        start_layer=kvcache.start_layer,
+        end_layer=kvcache.end_layer,
+        write_back_staging=kvcache.hicache_write_back_staging,
+        host_token_capacity=n_frames * page_size,
+        mover=mover,
+    )
+    if n_slots:
+        mover.store = tiers.open_store(pool.frame_buffer(), n_slots, mover.io_done.set)
+    logger.info(
+        "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
+        n_frames, page_size, page_bytes / 1024, n_slots, table.nbytes() / 2**20,
+    )  # fmt: skip
+    return pool
 
 
-def use_strategy(strategy: RadixTierStrategy) -> None:
-    """Make SGLang's assembler ask ``strategy`` first."""
-    register_stack_strategy(strategy)
+STRATEGY = RadixTierStrategy()
+"""The one strategy object of this process; SGLang's registry has no way to take one out again."""
+
+register_stack_strategy(STRATEGY)

@@ -10,27 +10,18 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from radixtier.config import Problem, RadixTierConfig
 from radixtier.machine import Machine
 from radixtier.settings import load_config
+from radixtier.sglang.refusals import check_input, refuse
 from radixtier.units import Unit
 
 logger = logging.getLogger(__name__)
 
 BACKEND = "radixtier"
 """Name of the tier in SGLang's registry of radix cache backends."""
-
-
-class RadixTierConfigError(ValueError):
-    """The tier was asked for something it cannot do. Raised to users of ``Engine``; a command line exits."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(f"radixtier: {problem}" for problem in problems))
-        self.problems = tuple(problems)
 
 
 def resolve(original: Any, server_args: Any) -> None:
@@ -43,8 +34,7 @@ def resolve(original: Any, server_args: Any) -> None:
     config, problems, notes = load_config(flags, os.environ)
     if config.enable:
         problems += _check_input(config, server_args)
-    if problems:
-        fail(server_args, problems)
+    refuse(server_args, problems)
     for note in notes:
         logger.info("radixtier: %s", note)
     if config.enable:
@@ -53,8 +43,7 @@ def resolve(original: Any, server_args: Any) -> None:
     if config.enable:
         from radixtier.sglang.resolution import check_resolved
 
-        if problems := check_resolved(server_args):
-            fail(server_args, problems)
+        check_resolved(server_args)
 
 
 def prepare_scheduler(server_args: Any) -> None:
@@ -80,16 +69,6 @@ def register_backend() -> None:
         register_radix_cache_backend(BACKEND, _create_cache)
 
 
-def fail(server_args: Any, problems: Sequence[Problem]) -> NoReturn:
-    """Refuse to start: one line per problem and status 2 on a command line, an exception anywhere else."""
-    if not hasattr(server_args, "_radix_tier_flags"):
-        raise RadixTierConfigError(problems)
-    for problem in problems:
-        print(f"radixtier: error: {problem}", file=sys.stderr)
-    sys.stderr.flush()
-    raise SystemExit(2)
-
-
 def _create_cache(ctx: Any) -> Any:
     from radixtier.sglang.factory import create_cache
 
@@ -97,9 +76,7 @@ def _create_cache(ctx: Any) -> Any:
 
 
 def _check_input(config: RadixTierConfig, server_args: Any) -> list[Problem]:
-    from radixtier.sglang.refusals import refuse_input
-
-    found = config.validate(Machine.probe()) + refuse_input(server_args)
+    found = config.validate(Machine.probe()) + check_input(server_args)
     if config.hbm_size is not None and server_args.max_total_tokens is not None:
         why = f"contradicts {config.named('hbm_size')}, which sets it"
         found.append(Problem("--max-total-tokens", server_args.max_total_tokens, why, "Keep one of them"))

@@ -59,7 +59,8 @@ class ChunkMover:
         found = _checksums(pages[:whole], job.seeds[lo:hi])
         good = found == job.checksums[lo:hi]
         if self._staging is not None:
-            self._frames.scatter(frames[:whole][good], self._rows(self._staging, whole)[good])
+            rows = self._rows(self._staging, whole)
+            self._frames.scatter(frames[:whole][good], rows if good.all() else rows[good])
         job.checksums[lo:hi] = found
         job.ok[lo:hi] = good
         job.corrupt[lo:hi] = ~good

@@ -17,6 +17,7 @@ class BandwidthMeter:
     def __init__(self) -> None:
         self._active = 0
         self._since = 0.0
+        self._fresh = 0.0  # seconds with transfers active since the last one ended
         self._bytes = 0.0
         self._seconds = 0.0
 
@@ -31,11 +32,12 @@ class BandwidthMeter:
         self._active -= 1
         decay = 0.5 ** (nbytes / HALF_LIFE)
         self._bytes = self._bytes * decay + nbytes
-        self._seconds *= decay
+        self._seconds = self._seconds * decay + self._fresh
+        self._fresh = 0.0
 
     def _pass(self, now: float) -> None:
         if self._active:
-            self._seconds += max(0.0, now - self._since)
+            self._fresh += max(0.0, now - self._since)
         self._since = now
 
     @property

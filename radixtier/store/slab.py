@@ -7,6 +7,7 @@ the directory are left alone. One thread, at start and stop.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -70,7 +71,7 @@ def open_slab(directory: Path, capacity_bytes: int, page_bytes: int) -> Slab:
             f"{SIZE_FLAG}: {capacity_bytes} bytes do not hold one page of {page_bytes} bytes: "
             f"give at least {capacity_for(1, page_bytes)}"
         )
-    _claim(directory)
+    claim(directory)
     lock_fd = _lock(directory)
     try:
         path = directory / SLAB_NAME
@@ -81,22 +82,30 @@ def open_slab(directory: Path, capacity_bytes: int, page_bytes: int) -> Slab:
     return Slab(path, n_slots * slot_bytes(page_bytes), lock_fd)
 
 
-def _claim(directory: Path) -> None:
-    """Create the directory (0700), or check that an existing one is safe to use."""
-    if directory.is_symlink():
-        raise StoreError(f"{PATH_FLAG} {directory} is a symbolic link: give the directory it points to")
+def claim(directory: Path) -> None:
+    """Create the directory (0700), or check that an existing one is safe to use.
+
+    One that others may read is closed to them if all in it is ours, else left as it is: our files are 0600.
+
+    Raises
+    ------
+    StoreError
+        When it is a symbolic link, of another user, or open to changes by others.
+    """
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.stat()
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700, parents=True)
+        found = directory.lstat()
+        ours = all(name.startswith(PREFIX) for name in os.listdir(directory))
     except OSError as e:
         raise StoreError(f"{PATH_FLAG} {directory}: {e.strerror}: give a directory we can create") from e
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreError(f"{PATH_FLAG} {directory} is a symbolic link: give the directory it points to")
     if found.st_uid != os.geteuid():
         raise StoreError(
             f"{PATH_FLAG} {directory} belongs to user {found.st_uid}: give one of the server's own user"
         )
-    if not found.st_mode & 0o077:
-        return
-    if all(name.startswith(PREFIX) for name in os.listdir(directory)):
+    if found.st_mode & 0o077 and ours:
         directory.chmod(0o700)
     elif found.st_mode & 0o022:
         raise StoreError(

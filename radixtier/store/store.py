@@ -24,7 +24,7 @@ from radixtier.store.chunks import ChunkMover
 from radixtier.store.extents import ExtentMap
 from radixtier.store.jobs import Chunk, ChunkQueue, Ints, Job, JobDone, Kind, Priority, Sums, cut
 from radixtier.store.meter import BandwidthMeter
-from radixtier.store.slab import open_slab, slot_bytes
+from radixtier.store.slab import PATH_FLAG, StoreError, open_slab, slot_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ THREADS = 8
 """Transfers in flight. A few keep a drive busy; the others stand in for threads that wait for the GIL."""
 
 IO_BYTES = 4 << 20
-"""Bytes per transfer: large, so that threads meet rarely, and small, so that reads pass writes in milliseconds."""
+"""Bytes per transfer: large, so that threads meet rarely; small, so that a read waits little for writes."""
 
 COUNTERS = (
     *("read_pages", "read_bytes", "read_errors"),
@@ -82,12 +82,13 @@ class PageStore:
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
+        self._n_frames = frames.n_frames
         self._slab = open_slab(directory, capacity_bytes, frames.page_bytes)
         try:
             engine.open(self._slab.path, self._slab.nbytes)
-        except BaseException:
+        except OSError as e:
             self._slab.close()
-            raise
+            raise StoreError(f"{PATH_FLAG} {directory}: cannot open the slab with {engine.name}: {e}") from e
         self.slot_bytes = slot_bytes(frames.page_bytes)
         self.n_slots = self._slab.nbytes // self.slot_bytes
         self._extents = ExtentMap(self.n_slots)
@@ -151,7 +152,7 @@ class PageStore:
     # Transfers
 
     def write(self, frames: Ints, slots: Ints, seeds: Sums, tag: Hashable) -> None:
-        """Queue the writing of ``frames[i]`` to ``slots[i]``; checksums, seeded by ``seeds[i]``, come with `poll`.
+        """Queue the writing of ``frames[i]`` to ``slots[i]``; `poll` brings checksums seeded by ``seeds[i]``.
 
         The frames must not change until the result is polled: their very bytes are hashed and written.
         """
@@ -188,6 +189,7 @@ class PageStore:
         priority: Priority,
     ) -> None:
         assert len(frames) == len(slots) == len(seeds) == len(sums)
+        assert ((frames >= 0) & (frames < self._n_frames)).all(), f"{kind} of a frame outside the pool"
         assert self._used[slots].all(), f"{kind} of a slot that is not in use"
         n = len(slots)
         job = Job(

@@ -10,7 +10,7 @@ Invariants, checked by :meth:`ResidencyTable.check`:
   neither are its frame and its slot: ``free`` on it only marks it, the last user's release frees it;
 - state and places agree: see :class:`State`.
 
-A handle costs 46 bytes of metadata, whatever the page size and wherever its bytes are.
+A handle costs 50 bytes of metadata, whatever the page size and wherever its bytes are.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ResidencyTable:
         self.n_frames = n_frames
         self.state = np.zeros(n_handles, np.uint8)
         self.flight = np.zeros(n_handles, np.uint8)
-        self.lease = np.zeros(n_handles, np.uint16)
-        self.hold = np.zeros(n_handles, np.uint16)
+        self.lease = np.zeros(n_handles, np.uint32)
+        self.hold = np.zeros(n_handles, np.uint32)
         self.frame = np.zeros(n_handles, np.int32)
         self.slot = np.zeros(n_handles, np.int32)
         self.run = np.zeros(n_handles, np.int32)
@@ -164,9 +164,9 @@ class ResidencyTable:
         state = self.state[pages]
         return (state == State.DIRTY) | (state == State.CLEAN)
 
-    def reclaimable(self, pages: Pages) -> npt.NDArray[np.bool_]:
-        """Whether each page's frame can be given away at once, without I/O and without loss."""
-        ok = (self.state[pages] == State.CLEAN) & (self.flight[pages] == 0)
+    def unused(self, pages: Pages, state: State) -> npt.NDArray[np.bool_]:
+        """Whether each page is in ``state`` and nobody uses it: of ``CLEAN`` ones, the frame is free for the asking."""
+        ok = (self.state[pages] == state) & (self.flight[pages] == 0)
         return ok & (self.lease[pages] == 0) & (self.hold[pages] == 0)
 
     # ---- users --------------------------------------------------------------------------------------
@@ -256,10 +256,17 @@ class ResidencyTable:
         return freed
 
     def drop_frames(self, pages: Pages) -> None:
-        """Give up the frames of reclaimable pages: ``CLEAN`` -> ``COLD``."""
-        assert self.reclaimable(pages).all()
+        """Give up the frames of unused ``CLEAN`` pages: they are ``COLD`` then."""
+        assert self.unused(pages, State.CLEAN).all()
         self._give_frames(pages)
         self._set(pages, State.COLD)
+        self.epoch += 1
+
+    def lose_frames(self, pages: Pages) -> None:
+        """Give up the frames of unused ``DIRTY`` pages, and with them the bytes: they are ``LOST`` then."""
+        assert self.unused(pages, State.DIRTY).all()
+        self._give_frames(pages)
+        self._set(pages, State.LOST)
         self.epoch += 1
 
     def fill_failed(self, pages: Pages) -> npt.NDArray[np.int32]:
@@ -301,5 +308,6 @@ class ResidencyTable:
         assert (has_slot == ((state == State.CLEAN) | (state == State.COLD) | writing)).all(), "slot without residency"
         assert (state[reading] == State.COLD).all() and (state[writing] == State.DIRTY).all(), "flight against state"
         idle = state == State.FREE
-        assert not self.flight[idle].any() and not self.lease[idle].any() and not self.hold[idle].any(), "free in use"
+        for users in (self.flight, self.lease, self.hold):
+            assert not users[idle].any(), "a free handle is in use"
         assert self.held == int((self.hold > 0).sum()), "held pages drifted"

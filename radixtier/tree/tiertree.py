@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixtier.policy.eviction import SubtreeLru
-from radixtier.tree.residency import NONE, Pages, ResidencyTable
+from radixtier.tree.residency import NONE, Pages, ResidencyTable, State
 
 ROOT = NONE
 
@@ -46,7 +46,7 @@ class TierTree:
         """Forget every run."""
         self.runs.clear()
         self.order.clear()
-        self._next = 0
+        self.table.run[:] = NONE
 
     def add(
         self, pages: Pages, parent_page: int | None, keys: Callable[[bytes | None], npt.NDArray[np.uint8]]
@@ -94,6 +94,7 @@ class TierTree:
     def forget(self, pages: Pages) -> None:
         """Learn that the tree freed ``pages`` (call before the table frees them)."""
         numbers, counts = np.unique(self.table.run[pages], return_counts=True)
+        self.table.run[pages] = NONE
         for number, gone in zip(numbers.tolist(), counts.tolist(), strict=True):
             run = self.runs.get(number)
             if run is None:
@@ -102,19 +103,24 @@ class TierTree:
             if run.live == 0:
                 del self.runs[number]
                 self.order.remove(number)
+            elif 2 * run.live < len(run.pages):
+                run.pages = self._pages_of(number, run)
 
-    def victims(self, need: int) -> Pages:
-        """Choose up to ``need`` reclaimable pages: from the coldest subtree on, deepest pages first."""
+    def _pages_of(self, number: int, run: Run) -> Pages:
+        return run.pages[self.table.run[run.pages] == number]
+
+    def victims(self, need: int, state: State = State.CLEAN) -> Pages:
+        """Choose up to ``need`` unused pages in ``state``: from the coldest subtree on, deepest pages first."""
         chosen: list[Pages] = []
         for number in self.order.coldest():
             if need <= 0:
                 break
             run = self.runs[number]
-            mine = run.pages[self.table.run[run.pages] == number]
-            take = mine[self.table.reclaimable(mine)][-need:]
+            mine = self._pages_of(number, run)
+            take = mine[self.table.unused(mine, state)][-need:]
             if len(take):
                 chosen.append(take)
                 need -= len(take)
-            if (self.table.frame[mine] != NONE).sum() == len(take):
+            elif not (self.table.frame[mine] != NONE).any():
                 self.order.remove(number)
         return np.concatenate(chosen) if chosen else np.empty(0, np.int64)

@@ -1,0 +1,105 @@
+"""Draws the result of the demo as one PNG: every turn with and without the tier, and the probes per tier.
+
+Owns the looks. Invariant: draws only what is in the JSON result. Needs matplotlib, imported when called; no
+display.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_COLOURS = {
+    "recompute": "#b0b4ba",
+    "hbm": "#2f6db5",
+    "dram": "#3a9d6e",
+    "nvme": "#e08a1e",
+    "mixed": "#8a63b0",
+}
+_NAMES = {
+    "recompute": "recomputed",
+    "hbm": "from HBM",
+    "dram": "from DRAM",
+    "nvme": "from NVMe",
+    "mixed": "from several tiers",
+}
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Write the plot of a result (see `radixtier.demo.report.build_result`) to `path`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(
+        1, 2, figsize=(14, 5.6), width_ratios=(2.2, 1), layout="constrained"
+    )
+    _draw_turns(left, result["turns"])
+    _draw_probes(right, result["probes"])
+    sizes = ", ".join(
+        f"{tier.upper() if tier != 'nvme' else 'NVMe'} {tokens:,}"
+        for tier, tokens in result["capacity_tokens"].items()
+    )
+    figure.suptitle(f"{result['model']} on SGLang {result['sglang_version']}; capacity in tokens: {sizes}")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _draw_turns(axes: Any, turns: list[dict[str, Any]]) -> None:
+    numbers = [turn["number"] for turn in turns]
+    without = [turn["without"]["ttft_s"] for turn in turns]
+    axes.plot(
+        numbers,
+        without,
+        "x",
+        color="#5a5f66",
+        markersize=7,
+        label="without the tier (same request)",
+        zorder=3,
+    )
+    for kind in ("recompute", "hbm", "dram", "nvme", "mixed"):
+        chosen = [turn for turn in turns if turn["served_by"] == kind]
+        if chosen:
+            axes.bar(
+                [turn["number"] for turn in chosen],
+                [turn["ttft_s"] for turn in chosen],
+                width=0.8,
+                color=_COLOURS[kind],
+                label=f"with the tier, {_NAMES[kind]}",
+                zorder=2,
+            )
+    axes.set_yscale("log")
+    low, high = min(turn["ttft_s"] for turn in turns), max([*without, *(turn["ttft_s"] for turn in turns)])
+    # Room above the data for the legend, in decades.
+    axes.set_ylim(low / 1.6, high * 6)
+    axes.set_xlim(0, len(turns) + 1)
+    axes.set_xlabel("turn, in the order of play")
+    axes.set_ylabel("time to first token, s (log)")
+    axes.set_title("Chats in round-robin")
+    axes.grid(axis="y", which="major", alpha=0.35)
+    axes.legend(loc="upper center", ncols=2, fontsize=9, framealpha=0.95)
+
+
+def _draw_probes(axes: Any, probes: list[dict[str, Any]]) -> None:
+    kinds = ("recompute", "nvme", "dram", "hbm")
+    width = 0.2
+    highest = 1.0
+    for index, kind in enumerate(kinds):
+        for group, probe in enumerate(probes):
+            value = probe["ttft_p50_s"][kind]
+            if value is None:
+                continue
+            at = group + (index - 1.5) * width
+            label = _NAMES[kind] if group == 0 else None
+            axes.bar(at, value, width=width * 0.92, color=_COLOURS[kind], label=label, zorder=2)
+            axes.text(at, value * 1.06, f"{value:.2f}", ha="center", va="bottom", fontsize=9)
+            highest = max(highest, value)
+    axes.set_yscale("log")
+    axes.set_ylim(top=highest * 6)
+    axes.set_xticks(range(len(probes)), [f"{probe['prefix_tokens']:,}" for probe in probes])
+    axes.set_xlabel("length of the prefix, tokens")
+    axes.set_ylabel("median time to first token, s (log)")
+    axes.set_title("Same prompt, from each tier")
+    axes.grid(axis="y", which="major", alpha=0.35)
+    axes.legend(loc="upper center", ncols=2, fontsize=9, framealpha=0.95)

@@ -1,0 +1,97 @@
+"""A cache on CPU tensors without a server or a model: for benchmarks and tests.
+
+Owns the set-up that SGLang's scheduler otherwise does: the published arguments, a small device pool and its
+allocator, and the tree on top. Main thread only; one process holds one published configuration at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Shape of the device pool: tokens, and per token ``layers x heads x head_dim`` float32 for K and for V."""
+
+    page_size: int = 16
+    tokens: int = 4096
+    layers: int = 2
+    heads: int = 1
+    head_dim: int = 16
+
+
+def prepare_process() -> None:
+    """Do for this process what ``radixtier serve`` does for a server's: a CPU engine, before SGLang is imported."""
+    from radixtier.cpu import environment
+
+    wanted = environment(os.environ)
+    os.environ.update(wanted)
+    for entry in reversed(wanted.get("PYTHONPATH", "").split(os.pathsep)):
+        if entry and entry not in sys.path:
+            sys.path.insert(0, entry)
+
+
+def publish_arguments(page_size: int, layout: str = "page_first_direct", backend: str = "direct") -> None:
+    """Publish server arguments for a CPU server with a hierarchical cache, without a model."""
+    prepare_process()
+    from sglang.srt.runtime_context import publish
+    from sglang.srt.server_args import ServerArgs
+
+    from radixtier.cpu import activate
+
+    arguments = ServerArgs(model_path="dummy", device="cpu", page_size=page_size, enable_hierarchical_cache=True)
+    arguments.hicache_io_backend = backend
+    arguments.hicache_mem_layout = layout
+    publish(arguments, role="scheduler")
+    activate()
+
+
+def build_parameters(geometry: Geometry) -> Any:
+    """Build the device pool, its allocator and the request pool; returns SGLang's ``CacheInitParams``."""
+    import torch
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+    from sglang.srt.mem_cache.unified_cache.components import ComponentType
+
+    g = geometry
+    kv = MHATokenToKVPool(
+        g.tokens, g.page_size, torch.float32, g.heads, g.head_dim, g.layers, "cpu", enable_memory_saver=False
+    )
+    if g.page_size == 1:
+        allocator: Any = TokenToKVPoolAllocator(g.tokens, torch.float32, "cpu", kv, need_sort=False)
+    else:
+        allocator = PagedTokenToKVPoolAllocator(g.tokens, g.page_size, torch.float32, "cpu", kv, need_sort=False)
+    return CacheInitParams(
+        disable=False,
+        req_to_token_pool=ReqToTokenPool(16, 4096, "cpu", enable_memory_saver=False),
+        token_to_kv_pool_allocator=allocator,
+        page_size=g.page_size,
+        tree_components=(ComponentType.FULL,),
+    )
+
+
+def build_stock(geometry: Geometry) -> Any:
+    """Build SGLang's own cache with its own host tier, as large as the device pool twice over."""
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+    from sglang.srt.runtime_context import get_server_args
+
+    params = build_parameters(geometry)
+    cache = UnifiedRadixCache(params)
+    cache.init_hicache(get_server_args(), params)
+    return cache
+
+
+def build_tiered(geometry: Geometry, tiers: Any) -> Any:
+    """Build the tiered cache; ``tiers`` is a :class:`radixtier.sglang.stack.Tiers`."""
+    from sglang.srt.runtime_context import get_server_args
+
+    from radixtier.sglang.cache import RadixTierCache
+
+    params = build_parameters(geometry)
+    cache = RadixTierCache(params, tiers)
+    cache.init_hicache(get_server_args(), params)
+    return cache

@@ -1,0 +1,34 @@
+"""The real unified radix cache on CPU tensors; skipped where SGLang is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+if importlib.util.find_spec("sglang") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Builds servers in miniature; all are closed at the end."""
+    from harness import Server
+
+    servers: list[Any] = []
+
+    def make(hbm: int, dram: int, nvme: int, **options: Any) -> Any:
+        directory = tmp_path / f"nvme{len(servers)}"
+        directory.mkdir()
+        servers.append(Server(directory, hbm, dram, nvme, **options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()

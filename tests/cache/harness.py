@@ -1,0 +1,311 @@
+"""A scheduler in miniature around the real cache: every page's bytes are a function of (namespace, token path).
+
+It calls the cache in the order in which SGLang's scheduler does: arrival, events, admission, load, forward, insert.
+"Computing" a page writes its expected bytes into HBM; a page that came from a tier is compared with them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from radixtier.identity import chain, namespace_seed
+from radixtier.io.faults import FaultEngine
+from radixtier.io.posix import PosixEngine
+from radixtier.sglang import standalone
+from radixtier.sglang.stack import Tiers
+from radixtier.store.slab import capacity_for
+from radixtier.store.store import PageStore
+from radixtier.tree.residency import State
+
+PAGE = 4
+GEOMETRY = dict(layers=2, heads=1, head_dim=8)
+
+
+@dataclass
+class Request:
+    """One request on its way through the cache."""
+
+    tokens: list[int]
+    extra_key: str | None = None
+    cache_salt: str | None = None
+    handle: Any = None
+    stub: Any = None
+    lock: Any = None
+    rows: Any = None
+    device: int = 0
+    host: int = 0
+    storage: int = 0
+    failed_load: bool = False
+
+    @property
+    def key(self) -> Any:
+        from sglang.srt.mem_cache.radix_cache import RadixKey
+
+        return RadixKey(array("q", self.tokens), self.extra_key, cache_salt=self.cache_salt)
+
+    @property
+    def hit(self) -> int:
+        return self.device + self.host + self.storage
+
+
+@dataclass
+class Server:
+    """The cache with its pools; capacities in pages, as in CASES."""
+
+    directory: Path
+    hbm: int
+    dram: int
+    nvme: int
+    threads: int = 2
+    layout: str = "page_first_direct"
+    backend: str = "direct"
+    engine: Any = None
+    store: Any = None
+    cache: Any = None
+    count: int = 0
+    waiting: list[Request] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        standalone.publish_arguments(PAGE, self.layout, self.backend)
+        self.engine = FaultEngine(PosixEngine(direct=False), seed=1)
+        geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY)
+        self.cache = standalone.build_tiered(geometry, Tiers(lambda _: self.dram, self.nvme, self._open))
+        self.allocator = self.cache.token_to_kv_pool_allocator
+        self.kv = self.allocator.get_kvcache()
+
+    def _open(self, frames: Any, n_slots: int, wake: Any) -> PageStore:
+        self.store = PageStore(
+            self.directory, capacity_for(n_slots, frames.page_bytes), frames, engine=self.engine, wake=wake,
+            threads=self.threads, io_bytes=2 * frames.page_bytes,
+        )  # fmt: skip
+        return self.store
+
+    def close(self) -> None:
+        self.engine.clear()
+        self.cache.mover.close(30)
+
+    @property
+    def table(self) -> Any:
+        return self.cache.mover.table
+
+    # ---- bytes --------------------------------------------------------------------------------------
+
+    def expected(self, request: Request, pages: int) -> torch.Tensor:
+        """Bytes of the first ``pages`` pages: float32 [pages, 2, layers, PAGE, heads, head_dim]."""
+        keys = chain(namespace_seed(request.extra_key, request.cache_salt), request.tokens[: pages * PAGE], PAGE)
+        shape = (2, GEOMETRY["layers"], PAGE, GEOMETRY["heads"], GEOMETRY["head_dim"])
+        values = np.empty((pages, *shape), np.float32)
+        for page in range(pages):
+            values[page] = np.random.default_rng(int.from_bytes(keys[page].tobytes(), "little")).random(
+                shape, np.float32
+            )
+        return torch.from_numpy(values)
+
+    def read_hbm(self, rows: torch.Tensor) -> torch.Tensor:
+        """The bytes in HBM behind device rows, shaped as :meth:`expected`."""
+        k = torch.stack([layer[rows] for layer in self.kv.k_buffer])
+        v = torch.stack([layer[rows] for layer in self.kv.v_buffer])
+        both = torch.stack([k, v]).unflatten(2, (-1, PAGE))
+        return both.permute(2, 0, 1, 3, 4, 5)
+
+    def compute(self, request: Request, rows: torch.Tensor, first_page: int) -> None:
+        """Write the expected bytes of pages from ``first_page`` on into device rows."""
+        pages = first_page + len(rows) // PAGE
+        values = self.expected(request, pages)[first_page:]
+        flat = values.permute(1, 2, 0, 3, 4, 5).flatten(2, 3)
+        for layer in range(GEOMETRY["layers"]):
+            self.kv.k_buffer[layer][rows] = flat[0, layer]
+            self.kv.v_buffer[layer][rows] = flat[1, layer]
+
+    # ---- the scheduler's calls ----------------------------------------------------------------------
+
+    def request(self, tokens: Sequence[int], extra_key: str | None = None, cache_salt: str | None = None) -> Request:
+        """Make a request without letting it arrive."""
+        from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
+
+        self.count += 1
+        handle = CacheRequestHandle(f"r{self.count}", 0)
+        stub = SimpleNamespace(
+            rid=handle.rid, cache_request_handle=handle, storage_prefetch_last_match_len=None, last_node=None,
+            swa_host_hit_length=0, mamba_host_hit_length=0, kv=SimpleNamespace(mamba_pool_idx=None), session=None,
+            return_logprob=False, output_ids=[],
+        )  # fmt: skip
+        return Request(list(tokens), extra_key, cache_salt, handle, stub)
+
+    def match(self, request: Request, with_req: bool = True) -> Any:
+        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+
+        return self.cache.match_prefix(
+            MatchPrefixParams(key=request.key, req=request.stub if with_req else None)
+        )
+
+    def arrive(self, request: Request) -> Any:
+        """``Scheduler._prefetch_kvcache`` and the waiting queue."""
+        result = self.match(request)
+        matched = result.device_prefix_len + result.host_hit_length
+        request.stub.storage_prefetch_last_match_len = matched
+        if self.cache.is_backuped(result.last_host_node) or self.cache.is_root(result.last_host_node):
+            self.cache.prefetch_from_storage(
+                request.handle, result.last_host_node, array("q", request.tokens[matched:]), None, None,
+                matched_prefix_tokens=array("q", request.tokens[:matched]),
+                extra_key=request.extra_key, cache_salt=request.cache_salt,
+            )  # fmt: skip
+        self.waiting.append(request)
+        return result
+
+    def events(self) -> None:
+        """``Scheduler._process_hicache_events``."""
+        self.cache.check_hicache_events()
+
+    def admit(self, request: Request) -> bool:
+        """One pass over a waiting request; True once it was admitted (its load is queued, rows are taken)."""
+        if not self.cache.check_prefetch_progress(request.handle):
+            return False
+        storage, _ = self.cache.pop_prefetch_loaded_span(request.handle)
+        result = self.match(request)
+        previous = request.stub.storage_prefetch_last_match_len
+        current = result.device_prefix_len + result.host_hit_length
+        if previous and current < previous:
+            self.waiting.remove(request)
+            self.arrive(request)
+            return False
+        return self._take_rows(request, result, storage)
+
+    def _take_rows(self, request: Request, result: Any, storage: int) -> bool:
+        from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InitLoadBackParams
+
+        request.stub.last_node = result.last_device_node
+        request.device, request.host = result.device_prefix_len, 0
+        node = result.last_device_node
+        pin = self.cache.inc_lock_ref(node).to_dec_params()
+        if result.host_hit_length:
+            loaded, node_after = self.cache.init_load_back(
+                InitLoadBackParams(result.best_match_node, result.host_hit_length, req=request.stub)
+            )
+            assert loaded in (0, result.host_hit_length), (loaded, result.host_hit_length)
+            request.failed_load = loaded == 0
+            request.host, after = loaded, node_after
+        else:
+            after = node
+        need = len(request.tokens) // PAGE * PAGE - request.device - request.host
+        missing = need - self.allocator.available_size()
+        if missing > 0:
+            guard = self.cache.inc_lock_ref(after).to_dec_params()
+            self.cache.evict(EvictParams(num_tokens=missing))
+            self.cache.dec_lock_ref(after, guard)
+        rows = self.allocator.alloc(need) if need else torch.empty(0, dtype=torch.int64)
+        request.lock = (after, self.cache.inc_lock_ref(after).to_dec_params())
+        self.cache.dec_lock_ref(node, pin)
+        request.storage = min(storage, request.host)
+        request.host -= request.storage
+        self.cache.finish_storage_prefetch_admission(request.handle, request.storage, None)
+        self.waiting.remove(request)
+        if rows is None:
+            self.cache.dec_lock_ref(*request.lock)
+            request.lock = None
+            request.rows = None
+            return True
+        request.rows = rows
+        return True
+
+    def start_loads(self) -> None:
+        self.cache.ready_to_load_host_cache()
+
+    def forward(self, request: Request) -> None:
+        """Check what came from the tiers, compute the rest, insert, and finish the request."""
+        from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+        if request.rows is None:
+            return
+        node, lock = request.lock
+        prefix = self.cache.path_device_indices(node)
+        assert len(prefix) == request.hit, (len(prefix), request.hit)
+        if request.hit:
+            got = self.read_hbm(prefix)
+            want = self.expected(request, request.hit // PAGE)
+            assert torch.equal(got, want), f"wrong bytes after a hit of {request.hit}"
+        self.compute(request, request.rows, request.hit // PAGE)
+        whole = len(request.tokens) // PAGE * PAGE
+        values = torch.cat([prefix, request.rows])
+        assert len(values) == whole
+        self.cache.insert(InsertParams(key=request.key[:whole], value=values, prev_prefix_len=request.hit))
+        self.cache.dec_lock_ref(node, lock)
+        request.lock = None
+
+    def abort(self, request: Request) -> None:
+        """The client went away while the request was waiting."""
+        self.cache.release_aborted_request(request.handle)
+        self.waiting.remove(request)
+
+    # ---- shortcuts ----------------------------------------------------------------------------------
+
+    def serve(self, tokens: Sequence[int], extra_key: str | None = None, cache_salt: str | None = None) -> Request:
+        """Take one request all the way."""
+        request = self.request(tokens, extra_key, cache_salt)
+        self.arrive(request)
+        for _ in range(200_000):
+            self.events()
+            if self.admit(request):
+                break
+        else:
+            raise AssertionError("the request was never admitted")
+        self.start_loads()
+        self.forward(request)
+        return request
+
+    def settle_transfers(self) -> None:
+        """Let transfers between HBM and DRAM finish (they do at the next events on a CPU)."""
+        for _ in range(100):
+            self.events()
+            if not self.cache.ongoing_write_through and not self.cache.ongoing_load_back:
+                return
+        raise AssertionError("transfers did not finish")
+
+    def settle(self, timeout: float = 20.0) -> None:
+        """Let backups and write-behind finish."""
+        import time
+
+        end = time.monotonic() + timeout
+        mover = self.cache.mover
+        while time.monotonic() < end:
+            self.events()
+            idle = not self.cache.ongoing_write_through and not self.cache.ongoing_load_back
+            if idle and not mover.busy and not mover.pending_writes:
+                return
+            mover.io_done.wait(0.001)
+        raise AssertionError("did not settle")
+
+    def evict_hbm(self, pages: int | None = None) -> None:
+        """Drop device values, least recently used first."""
+        from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+        self.cache.evict(EvictParams(num_tokens=(pages or self.hbm) * PAGE))
+
+    def demote_all(self) -> None:
+        """Let everything that may leave DRAM leave it."""
+        self.settle()
+        pages = np.flatnonzero(self.table.unused(np.arange(self.table.n_handles), State.CLEAN))
+        self.table.drop_frames(pages)
+
+    def check(self) -> None:
+        """Exact accounting on every tier."""
+        self.table.check()
+        used = int((self.table.slot >= 0).sum())
+        assert self.store is None or self.store.used_slots == used, (self.store.used_slots, used)
+        assert self.store is None or self.store.free_slots + self.store.used_slots == self.store.n_slots
+        tree, _ = self.cache.total_size()
+        held = sum(len(r.rows) for r in self.waiting if r.rows is not None)
+        free = self.allocator.available_size()
+        assert tree + held + free == self.hbm * PAGE, (tree, held, free)
+
+    def prompt(self, n_pages: int, seed: int) -> list[int]:
+        """A prompt of its own, ``n_pages`` long."""
+        return np.random.default_rng(seed).integers(1, 1 << 20, n_pages * PAGE).tolist()

@@ -1,0 +1,53 @@
+"""A real SGLang server with the tier, and a model of random weights, for the end-to-end tests.
+
+One server per page size serves all tests; every test starts with empty tiers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_rig import DRAM, HBM, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered
+
+from radixtier.demo.client import Client
+from radixtier.demo.server import CPU_FLAGS, Server
+from radixtier.demo.tiny import make_tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session", params=[16, 1], ids=lambda size: f"page_size={size}")
+def running(
+    request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tiered]:
+    if importlib.util.find_spec("sglang") is None:
+        pytest.skip("SGLang is not installed")
+    directory = tmp_path_factory.mktemp("server")
+    store = directory / "nvme"
+    store.mkdir()
+    flags = [
+        *CPU_FLAGS,
+        "--page-size", str(request.param),
+        "--enable-radix-tier",
+        "--radix-tier-hbm-size", f"{HBM}tok",
+        "--radix-tier-dram-size", f"{DRAM}tok",
+        "--radix-tier-nvme-size", f"{NVME}tok",
+        "--radix-tier-nvme-path", str(store),
+    ]  # fmt: skip
+    with Server("of the test", tiny_model, flags, directory / "log") as server:
+        server.start(START_TIMEOUT_S)
+        yield Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), request.param, store)
+        assert server.running(), server.failure("died during the tests")
+
+
+@pytest.fixture
+def tiered(running: Tiered) -> Tiered:
+    assert running.server.running(), running.server.failure("died in an earlier test")
+    running.client.flush()
+    return running

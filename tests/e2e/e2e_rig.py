@@ -1,0 +1,82 @@
+"""What the end-to-end tests share: sizes, prompts, and a handle on the running server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from radixtier.demo.client import Client, Reply
+from radixtier.demo.server import Server
+
+HBM, DRAM, NVME = 1024, 2048, 6144
+"""Capacity of the tiers, tokens: two, four and twelve prompts of the tests."""
+
+START_TIMEOUT_S = 300.0
+REQUEST_TIMEOUT_S = 60.0
+LENGTH = 512
+"""Tokens of a prompt."""
+
+ANSWER = 8
+KV_BYTES_PER_TOKEN = 512
+"""KV of the tiny model: 2 layers, K and V, 2 heads of 16, float32."""
+
+
+@dataclass(frozen=True)
+class Tiered:
+    """A running server with the tier."""
+
+    server: Server
+    client: Client
+    page_size: int
+    store: Path
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes a page takes on NVMe."""
+        return -(-KV_BYTES_PER_TOKEN * self.page_size // 4096) * 4096
+
+    def store_bytes(self) -> int:
+        """Bytes that the store's files take on the disk."""
+        return sum(file.stat().st_blocks * 512 for file in self.store.iterdir())
+
+    def send_all(self, batch: Sequence[Sequence[int]]) -> list[Reply]:
+        """Send prompts one after the other."""
+        return [self.client.generate(prompt, ANSWER) for prompt in batch]
+
+    @property
+    def most_cached(self) -> int:
+        """Tokens that a prompt sent again can have cached: whole pages, and the last token is always
+        computed."""
+        return (LENGTH - 1) // self.page_size * self.page_size
+
+    def send_and_leave(self, prompt: Sequence[int]) -> None:
+        """Send a request for a long answer and hang up at once."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=REQUEST_TIMEOUT_S)
+        body = json.dumps(endless(prompt))
+        connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
+        connection.close()
+
+    def assert_idle(self) -> None:
+        """A flush waits until nothing runs; a scheduler whose accounts do not add up when idle ends
+        itself."""
+        self.client.flush()
+        assert self.client.healthy()
+        assert self.server.running()
+
+
+def prompts(count: int, seed: int) -> list[list[int]]:
+    """Prompts of ``LENGTH`` tokens that share no prefix."""
+    rng = random.Random(seed)
+    # Tokens 3 to 258 of the tiny model are the bytes; the ones before are special.
+    return [[3 + index, *rng.choices(range(3, 259), k=LENGTH - 1)] for index in range(count)]
+
+
+def endless(prompt: Sequence[int]) -> dict[str, Any]:
+    """A request for 400 tokens, streamed."""
+    sampling = {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True}
+    return {"input_ids": list(prompt), "sampling_params": sampling, "stream": True}

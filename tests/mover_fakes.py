@@ -1,0 +1,454 @@
+"""A mover with everything around it played by the test: SGLang's tree, the copies from and to HBM, the store.
+
+The bytes of a page are a function of its key, hence of its namespace and token path, so that any wrong reuse of a
+handle, a frame or a slot is seen as wrong bytes. :meth:`World.check` compares every account with what the test
+knows to be true.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from radixtier.identity import chain, namespace_seed
+from radixtier.mover import Mover, Promotion
+from radixtier.store.checksum import page_checksum
+from radixtier.store.jobs import JobDone, Priority
+from radixtier.tree.residency import DOOMED, NONE, READ, WRITE, Pages, ResidencyTable, State
+from radixtier.tree.tiertree import TierTree
+
+SCALE = int(os.environ.get("RADIXTIER_TEST_SCALE", "1"))
+PAGE_BYTES = 32
+NAMESPACE = namespace_seed("adapter", "tenant")
+NOTHING = np.empty(0, np.int64)
+
+OK, ERROR, CORRUPT = "ok", "error", "corrupt"
+"""What may become of a page. A corrupt write is claimed to be good and found out by the read."""
+
+
+def contents(key: bytes, nbytes: int) -> np.ndarray[Any, Any]:
+    """Bytes of the page with this key."""
+    return np.frombuffer(hashlib.shake_128(key).digest(nbytes), np.uint8)
+
+
+def key_of(table: ResidencyTable, page: int) -> bytes:
+    return table.key[page].tobytes()
+
+
+@dataclass
+class FakeJob:
+    kind: str
+    frames: np.ndarray[Any, Any]
+    slots: np.ndarray[Any, Any]
+    seeds: list[int]
+    sums: list[int]
+    started: int = 0
+    """Leading pages that are moving: these can no longer be cancelled."""
+    cancelled: bool = False
+    before: np.ndarray[Any, Any] | None = None
+    """Frames as they were when a write was queued."""
+
+
+class FakeStore:
+    """The contract of :class:`PageStore` without threads: a job ends when the test says so, and how.
+
+    Adversarial where the contract leaves room: a write copies its frames only when it ends, a read scribbles over
+    its frames as soon as it is queued, and a page that failed leaves garbage.
+    """
+
+    def __init__(self, n_slots: int, memory: np.ndarray[Any, Any]) -> None:
+        self.n_slots = n_slots
+        self.memory = memory
+        self.jobs: dict[Any, FakeJob] = {}
+        self.disk: dict[int, bytes] = {}
+        self.rotten: set[int] = set()
+        self.used: set[int] = set()
+        self.reads: list[list[int]] = []
+        self.writes: list[list[int]] = []
+        self.stuck = False
+        self.closed = False
+        self._free = list(range(n_slots))
+        self._done: list[JobDone] = []
+        self._unreported: Counter[int] = Counter()
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._free)
+
+    @property
+    def used_slots(self) -> int:
+        return len(self.used)
+
+    def alloc(self, n: int) -> np.ndarray[Any, Any] | None:
+        if n > len(self._free):
+            return None
+        taken, self._free = self._free[:n], self._free[n:]
+        self.used.update(taken)
+        return np.array(taken, np.int64)
+
+    def free(self, slots: np.ndarray[Any, Any]) -> None:
+        assert slots.dtype == np.int64
+        for slot in slots.tolist():
+            assert slot in self.used, "a slot is freed that is not in use"
+            assert not self._unreported[slot], "a slot is freed while a transfer uses it"
+            self.used.remove(slot)
+            self.disk.pop(slot, None)
+            self.rotten.discard(slot)
+            self._free.append(slot)  # oldest first: wrong reuse shows late, but on everybody
+
+    def write(self, frames: Any, slots: Any, seeds: Any, tag: Any) -> None:
+        self._submit("write", frames, slots, seeds, np.zeros(len(slots), np.uint64), tag)
+        self.jobs[tag].before = self.memory[frames].copy()
+        self.writes.append(slots.tolist())
+
+    def read(
+        self, frames: Any, slots: Any, seeds: Any, checksums: Any, tag: Any, priority: Priority = Priority.DEMANDED
+    ) -> None:
+        self._submit("read", frames, slots, seeds, checksums, tag)
+        self.memory[frames] = 0xEE
+        self.reads.append(slots.tolist())
+
+    def _submit(self, kind: str, frames: Any, slots: Any, seeds: Any, sums: Any, tag: Any) -> None:
+        assert not self.closed, "I/O after close"
+        assert tag not in self.jobs, "two jobs with one tag"
+        assert 0 < len(frames) == len(slots) == len(seeds) == len(sums)
+        assert frames.dtype == slots.dtype == np.int64 and seeds.dtype == sums.dtype == np.uint64
+        assert ((frames >= 0) & (frames < len(self.memory))).all()
+        moving = {f for job in self.jobs.values() for f in job.frames.tolist()}
+        assert not moving & set(frames.tolist()), "a frame has two transfers"
+        for slot in slots.tolist():
+            assert slot in self.used and not self._unreported[slot], "a slot has two transfers, or no owner"
+            self._unreported[slot] += 1
+        self.jobs[tag] = FakeJob(kind, frames.copy(), slots.copy(), seeds.tolist(), sums.tolist())
+
+    def start(self, tag: Any, pages: int) -> None:
+        """Let the leading pages of a job move: no cancel reaches them any more."""
+        job = self.jobs[tag]
+        if not job.cancelled:
+            job.started = max(job.started, min(pages, len(job.slots)))
+
+    def finish(self, tag: Any, outcomes: Iterable[str] = ()) -> None:
+        """End a job; pages without an outcome end well, those behind a cancel do not move."""
+        job = self.jobs.pop(tag)
+        n = len(job.slots)
+        fate = (list(outcomes) + [OK] * n)[:n]
+        moved = job.started if job.cancelled else n
+        ok, corrupt = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        sums = np.zeros(n, np.uint64)
+        for i in range(moved):
+            move = self._write_page if job.kind == "write" else self._read_page
+            ok[i], corrupt[i], sums[i] = move(job, i, fate[i])
+        failed = not (ok | corrupt)[:moved].all()
+        self._done.append(
+            JobDone(
+                tag, job.kind, job.slots, ok, corrupt, sums, int(ok.sum()) * PAGE_BYTES,  # type: ignore[arg-type]
+                job.cancelled, "broken" if failed else None, 0.0, 0.0,
+            )
+        )  # fmt: skip
+
+    def _write_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
+        frame, slot = int(job.frames[i]), int(job.slots[i])
+        assert job.before is not None
+        assert (self.memory[frame] == job.before[i]).all(), "a frame changed while it was being written"
+        data = self.memory[frame].tobytes()
+        self.disk[slot] = data if fate == OK else bytes(PAGE_BYTES)
+        if fate == ERROR:
+            return False, False, 0
+        if fate == CORRUPT:
+            self.rotten.add(slot)
+        return True, False, page_checksum([memoryview(data)], job.seeds[i])
+
+    def _read_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
+        frame, slot = int(job.frames[i]), int(job.slots[i])
+        data = self.disk[slot]
+        found = page_checksum([memoryview(data)], job.seeds[i])
+        good = found == job.sums[i]
+        assert good == (slot not in self.rotten), "the checksum or seed of a page is not that of its write"
+        if fate == ERROR:
+            return False, False, 0
+        if fate == CORRUPT or not good:
+            return False, True, found ^ 1
+        self.memory[frame] = np.frombuffer(data, np.uint8)
+        return True, False, found
+
+    def finish_all(self, *outcomes: str) -> None:
+        for tag in list(self.jobs):
+            self.finish(tag, outcomes)
+
+    def cancel(self, tag: Any) -> None:
+        job = self.jobs.get(tag)
+        if job is not None and not job.cancelled and job.started < len(job.slots):
+            job.cancelled = True
+            if not job.started:
+                self.finish(tag)
+
+    def poll(self) -> list[JobDone]:
+        done, self._done = self._done, []
+        for job in done:
+            self._unreported.subtract(job.slots.tolist())
+        return done
+
+    def drain(self, timeout: float) -> bool:
+        if not self.stuck:
+            self.finish_all()
+        return not self.jobs
+
+    def close(self, timeout: float = 10.0) -> bool:
+        for tag in list(self.jobs):
+            self.cancel(tag)
+        self.closed = not self.jobs
+        return self.closed
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(eq=False)
+class Backup:
+    """A copy HBM -> DRAM that is on its way: new pages of a path, or lost ones of an old."""
+
+    pages: Pages
+    keys: list[bytes]
+    tokens: list[int]
+    parent: int | None
+    refill: bool = False
+
+
+@dataclass
+class World:
+    """The mover under test and what SGLang would know: which pages exist, their parents, who uses them."""
+
+    table: ResidencyTable
+    mover: Mover
+    store: Any
+    memory: np.ndarray[Any, Any]
+    clock: Clock
+    page_size: int = 2
+    key: dict[int, bytes] = field(default_factory=dict)
+    """Of every page that the tree holds."""
+    parent: dict[int, int | None] = field(default_factory=dict)
+    backups: list[Backup] = field(default_factory=list)
+    loads: list[tuple[Pages, list[bytes]]] = field(default_factory=list)
+    promotions: list[Promotion] = field(default_factory=list)
+    """Those that their request has not dropped."""
+    born: int = 0
+
+    # ---- SGLang's tree ------------------------------------------------------------------------------
+
+    def backup(self, n: int, parent: int | None = None) -> Backup | None:
+        """Insert a run of ``n`` pages behind ``parent`` and start its copy from HBM; None if declined."""
+        pages = self.mover.alloc(n)
+        if pages is None:
+            return None
+        first = self.born * self.page_size
+        tokens = list(range(first, first + n * self.page_size))
+        self.born += n
+        before = NAMESPACE if parent is None else self.key[parent]
+        keys = [row.tobytes() for row in chain(before, tokens, self.page_size)]
+        for page, key in zip(pages.tolist(), keys, strict=True):
+            assert page not in self.key, "a handle was given out while the tree still holds it"
+            self.key[page], self.parent[page], parent = key, parent, page
+        backup = Backup(pages, keys, tokens, self.parent[int(pages[0])])
+        return self._submit(backup)
+
+    def refill(self, pages: Pages) -> Backup | None:
+        """Start copying recomputed pages behind their old handles; None if declined."""
+        if not self.mover.refill(pages):
+            return None
+        keys = [self.key[p] for p in pages.tolist()]
+        return self._submit(Backup(pages, keys, [], None, refill=True))
+
+    def _submit(self, backup: Backup) -> Backup:
+        self.mover.acquire(backup.pages)
+        self.memory[self.table.frame[backup.pages]] = 0xBB  # half a copy
+        self.backups.append(backup)
+        return backup
+
+    def finish_backup(self, backup: Backup, ok: bool = True) -> Pages:
+        """The copy is over and acknowledged; returns its pages."""
+        self.backups.remove(backup)
+        pages = backup.pages
+        if ok:
+            rows = [contents(key, self.memory.shape[1]) for key in backup.keys]
+            self.memory[self.table.frame[pages]] = np.stack(rows)
+        self.mover.release(pages)
+        (self.mover.filled if ok else self.mover.fill_failed)(pages)
+        kept = np.array([p for p, k in zip(pages.tolist(), backup.keys, strict=True) if self.key.get(p) == k], np.int64)
+        if ok and len(kept):
+            self._learn(backup, kept)
+        return pages
+
+    def _learn(self, backup: Backup, kept: Pages) -> None:
+        assert len(kept) == len(backup.pages) or (kept == backup.pages[: len(kept)]).all()
+        if backup.refill:
+            self.mover.tree.use_page(int(kept[-1]))
+        else:
+            tokens = backup.tokens[: len(kept) * self.page_size]
+            self.mover.tree.add(
+                kept, backup.parent, lambda before: chain(before or NAMESPACE, tokens, self.page_size)
+            )
+        self.mover.write_behind(kept)
+
+    def add(self, n: int, parent: int | None = None) -> Pages:
+        """Insert a run, copied at once."""
+        backup = self.backup(n, parent)
+        assert backup is not None, "declined"
+        return self.finish_backup(backup)
+
+    def path(self, page: int) -> Pages:
+        """The pages from the root to ``page``."""
+        path = []
+        at: int | None = page
+        while at is not None:
+            path.append(at)
+            at = self.parent[at]
+        return np.array(path[::-1], np.int64)
+
+    def leaves(self) -> list[int]:
+        """Pages that nothing hangs from."""
+        inner = {p for p in self.parent.values() if p is not None}
+        return sorted(self.key.keys() - inner)
+
+    def free(self, pages: Pages) -> None:
+        """The tree drops pages, leaves first."""
+        for page in pages.tolist():
+            del self.key[page], self.parent[page]
+        self.mover.free(pages)
+
+    # ---- requests -----------------------------------------------------------------------------------
+
+    def promote(self, pages: Pages) -> Promotion:
+        promotion = self.mover.promote(pages)
+        self.promotions.append(promotion)
+        return promotion
+
+    def drop(self, promotion: Promotion) -> None:
+        self.promotions.remove(promotion)
+        self.mover.drop(promotion)
+
+    def load(self, pages: Pages) -> None:
+        """Start a copy DRAM -> HBM of pages that are all in DRAM."""
+        assert self.table.in_dram(pages).all()
+        self.mover.acquire(pages)
+        self.loads.append((pages, [self.key[p] for p in pages.tolist()]))
+
+    def finish_load(self, number: int = 0) -> None:
+        pages, keys = self.loads.pop(number)
+        for page, key in zip(pages.tolist(), keys, strict=True):
+            assert (self.memory[self.table.frame[page]] == self.contents(key)).all(), "wrong KV was loaded"
+        self.mover.release(pages)
+
+    def clear(self) -> None:
+        """``flush_cache``: transfers to and from HBM are waited for, then everything is forgotten."""
+        while self.loads:
+            self.finish_load()
+        while self.backups:
+            self.mover.release(self.backups.pop().pages)
+        self.key.clear()
+        self.parent.clear()
+        self.mover.clear()
+
+    # ---- time ---------------------------------------------------------------------------------------
+
+    def settle(self, rounds: int = 30) -> None:
+        """Let all I/O end well, and pauses pass (fake store)."""
+        for _ in range(rounds):
+            self.clock.now += 100.0
+            self.mover.tick()
+            self.store.finish_all()
+        self.mover.tick()
+
+    def wait(self, until: Callable[[], bool], rounds: int = 400) -> None:
+        """Tick until something holds (real store); at most 20 s."""
+        for _ in range(rounds):
+            self.mover.tick()
+            if until():
+                return
+            self.mover.io_done.wait(0.05)
+            self.mover.io_done.clear()
+        raise AssertionError("nothing happened within 20 s")
+
+    def demote(self, n: int) -> None:
+        """Make room for ``n`` pages as a backup would."""
+        pages = self.mover.alloc(n)
+        assert pages is not None
+        self.mover.fill_failed(pages)
+        self.mover.free(pages)
+
+    # ---- what must hold -----------------------------------------------------------------------------
+
+    def contents(self, key: bytes) -> np.ndarray[Any, Any]:
+        return contents(key, self.memory.shape[1])
+
+    def states(self, pages: Pages) -> list[State]:
+        return [State(s) for s in self.table.state[pages].tolist()]
+
+    def check(self) -> None:
+        """Compare every account with the truth, and the bytes of every page that could be loaded."""
+        table = self.table
+        table.check()
+        live = np.array(sorted(self.key), np.int64)
+        alive = (table.state != State.FREE) & (table.flight & DOOMED == 0)
+        assert np.flatnonzero(alive).tolist() == live.tolist(), "handles are not those of the tree"
+        for page in live[table.in_dram(live)].tolist():
+            assert (self.memory[table.frame[page]] == self.contents(self.key[page])).all(), f"wrong KV in page {page}"
+        self._check_uses()
+        if isinstance(self.store, FakeStore):
+            self._check_store(self.store)
+
+    def _check_uses(self) -> None:
+        table = self.table
+        leases = Counter(p for b in self.backups for p in b.pages.tolist())
+        leases.update(p for pages, _ in self.loads for p in pages.tolist())
+        holds = Counter(p for promotion in self.promotions if promotion.held for p in promotion.pages.tolist())
+        assert {p: int(table.lease[p]) for p in np.flatnonzero(table.lease).tolist()} == dict(leases), "leases"
+        assert {p: int(table.hold[p]) for p in np.flatnonzero(table.hold).tolist()} == dict(holds), "holds"
+        assert table.held <= self.mover.hold_limit, "more is held than may be"
+        for name, value in vars(self.mover.stats).items():
+            assert value >= 0, name
+
+    def _check_store(self, store: FakeStore) -> None:
+        table = self.table
+        owned = table.slot[table.slot != NONE].tolist()
+        assert sorted(owned) == sorted(store.used), "slots: owned by pages and used in the store differ"
+        assert len(store.used) + store.free_slots == store.n_slots
+        in_flight = np.flatnonzero(table.flight & (READ | WRITE))
+        unreported = sorted(store._unreported.elements())
+        assert sorted(table.slot[in_flight].tolist()) == unreported, "flight flags and jobs differ"
+        assert self.mover.busy == bool(unreported)
+        for page, key in self.key.items():
+            slot = int(table.slot[page])
+            if table.state[page] in (State.CLEAN, State.COLD) and slot not in store.rotten:
+                assert store.disk[slot] == self.contents(key).tobytes(), f"wrong KV on NVMe of page {page}"
+
+    def check_empty(self) -> None:
+        """Every handle, frame, slot, lease and hold is back where it started."""
+        table = self.table
+        table.check()
+        assert (table.free_handles, table.free_frames) == (table.n_handles, table.n_frames)
+        assert table.held == 0 and not self.mover.busy
+        assert self.store is None or self.store.used_slots == 0
+        assert not self.mover.tree.runs and len(self.mover.tree.order) == 0
+
+
+def fake_world(n_handles: int, n_frames: int, n_slots: int | None, **options: Any) -> World:
+    """A world over the fake store, or over none."""
+    memory = np.zeros((n_frames, PAGE_BYTES), np.uint8)
+    store: Any = None if n_slots is None else FakeStore(n_slots, memory)
+    table = ResidencyTable(n_handles, n_frames)
+    clock = Clock()
+    mover = Mover(table, TierTree(table), store, page_bytes=PAGE_BYTES, clock=clock, **options)
+    return World(table, mover, store, memory, clock)

@@ -1,0 +1,257 @@
+"""An obviously right model of the residency table: one record per handle, checked against the table after each step.
+
+The model never looks into the table but to learn which handle, frame or slot it was given; it then insists that
+nobody else had it. Slots come from a pool of the model's own, and each must come back exactly once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from radixtier.tree.residency import DOOMED, NONE, READ, WRITE, Pages, ResidencyTable, State
+
+FREE, FILLING, DIRTY, CLEAN, COLD, LOST = State
+
+
+@dataclass
+class Page:
+    state: State
+    frame: int = NONE
+    slot: int = NONE
+    flight: int = 0
+    """READ, WRITE or 0."""
+    doomed: bool = False
+    leases: int = 0
+    holds: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self.flight and not self.leases and not self.holds
+
+
+class Model:
+    """Drives a table and the records side by side."""
+
+    def __init__(self, n_handles: int, n_frames: int, n_slots: int) -> None:
+        self.table = ResidencyTable(n_handles, n_frames)
+        self.n_slots = n_slots
+        self.pages: dict[int, Page] = {}
+        self.slots = set(range(n_slots))
+        self.writes: list[list[int]] = []
+        self.reads: list[list[int]] = []
+        self.epoch = self.table.epoch
+        self.deliverable = self._deliverable()
+
+    # ---- candidates ---------------------------------------------------------------------------------
+
+    def those(self, *states: State, idle: bool = False, live: bool = True) -> list[int]:
+        return sorted(
+            h
+            for h, p in self.pages.items()
+            if (not states or p.state in states) and (not idle or p.idle) and not (live and p.doomed)
+        )
+
+    def frames_left(self) -> int:
+        return self.table.n_frames - sum(p.frame != NONE for p in self.pages.values())
+
+    # ---- operations ---------------------------------------------------------------------------------
+
+    def alloc(self, n: int) -> None:
+        fits = n <= self.table.n_handles - len(self.pages) and n <= self.frames_left()
+        got = self.table.alloc(n)
+        assert (got is not None) == fits
+        if got is not None:
+            assert got.dtype == np.int64 and len(set(got.tolist())) == n
+            for handle in got.tolist():
+                assert handle not in self.pages, "a handle in use was given out"
+                self.pages[handle] = Page(FILLING, self._new_frame(handle))
+        self.check()
+
+    def _new_frame(self, handle: int) -> int:
+        frame = int(self.table.frame[handle])
+        assert frame not in {p.frame for p in self.pages.values()}, "a frame in use was given out"
+        return frame
+
+    def _expect(self, handles: list[int], returned: np.ndarray[tuple[int], np.dtype[np.int32]], freed: set[int]) -> None:
+        """Reap in the model; slots that the table returned must be those and ``freed``, each once."""
+        for handle in handles:
+            page = self.pages[handle]
+            if page.doomed and page.idle and page.state is not FILLING:
+                freed |= {page.slot} - {NONE}
+                del self.pages[handle]
+        back = returned.tolist()
+        assert len(back) == len(set(back)) and set(back) == freed, f"slots {back} came back, not {sorted(freed)}"
+        assert not freed & self.slots, "a slot came back twice"
+        self.slots |= freed
+        self.check()
+
+    def free(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].doomed = True
+        self._expect(handles, self.table.free(_array(handles)), set())
+
+    def filled(self, handles: list[int]) -> None:
+        for handle in handles:
+            if self.pages[handle].state is FILLING:
+                self.pages[handle].state = DIRTY
+        self._expect(handles, self.table.filled(_array(handles)), set())
+
+    def fill_failed(self, handles: list[int]) -> None:
+        for handle in handles:
+            if self.pages[handle].state is FILLING:
+                self.pages[handle].state, self.pages[handle].frame = LOST, NONE
+        self._expect(handles, self.table.fill_failed(_array(handles)), set())
+
+    def acquire(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].leases += 1
+        self.table.acquire(_array(handles))
+        self.check()
+
+    def release(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].leases -= 1
+        self._expect(handles, self.table.release(_array(handles)), set())
+
+    def hold(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].holds += 1
+        self.table.acquire_hold(_array(handles))
+        self.check()
+
+    def release_hold(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].holds -= 1
+        self._expect(handles, self.table.release_hold(_array(handles)), set())
+
+    def refill(self, handles: list[int]) -> None:
+        fits = len(handles) <= self.frames_left()
+        assert self.table.refill(_array(handles)) == fits
+        if fits:
+            for handle in handles:
+                self.pages[handle].frame = self._new_frame(handle)
+                self.pages[handle].state = FILLING
+        self.check()
+
+    def begin_write(self, handles: list[int]) -> None:
+        handles = handles[: len(self.slots)]
+        slots = [self.slots.pop() for _ in handles]
+        for handle, slot in zip(handles, slots, strict=True):
+            self.pages[handle].slot, self.pages[handle].flight = slot, WRITE
+        self.table.begin_write(_array(handles), _array(slots))
+        self.writes.append(handles)
+        self.check()
+
+    def end_write(self, job: int, good: list[bool]) -> None:
+        handles = self.writes.pop(job)
+        ok = np.array((good + [True] * len(handles))[: len(handles)], np.bool_)
+        sums = np.array([1000 + h for h in handles], np.uint64)
+        freed = set()
+        for handle, fine in zip(handles, ok.tolist(), strict=True):
+            page = self.pages[handle]
+            page.flight = 0
+            if fine:
+                page.state = CLEAN
+            else:
+                freed.add(page.slot)
+                page.slot = NONE
+        self._expect(handles, self.table.end_write(_array(handles), ok, sums), freed)
+        for handle in handles:
+            if handle in self.pages and self.pages[handle].state is CLEAN:
+                assert self.table.checksum[handle] == 1000 + handle
+
+    def begin_read(self, handles: list[int]) -> None:
+        fits = len(handles) <= self.frames_left()
+        assert self.table.begin_read(_array(handles)) == fits
+        if fits:
+            for handle in handles:
+                self.pages[handle].frame = self._new_frame(handle)
+                self.pages[handle].flight = READ
+            self.reads.append(handles)
+        self.check()
+
+    def end_read(self, job: int, fates: list[str]) -> None:
+        """``fates`` are "ok", "cancelled" or anything else for a failure."""
+        handles = self.reads.pop(job)
+        fates = (fates + ["ok"] * len(handles))[: len(handles)]
+        freed = set()
+        for handle, fate in zip(handles, fates, strict=True):
+            page = self.pages[handle]
+            page.flight = 0
+            if fate == "ok":
+                page.state = CLEAN
+                continue
+            page.frame = NONE
+            if fate != "cancelled":
+                freed.add(page.slot)
+                page.state, page.slot = LOST, NONE
+        ok = np.array([f == "ok" for f in fates], np.bool_)
+        cancelled = np.array([f == "cancelled" for f in fates], np.bool_)
+        self._expect(handles, self.table.end_read(_array(handles), ok, cancelled), freed)
+
+    def drop_frames(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].state, self.pages[handle].frame = COLD, NONE
+        self.table.drop_frames(_array(handles))
+        self.check()
+
+    def lose_frames(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].state, self.pages[handle].frame = LOST, NONE
+        self.table.lose_frames(_array(handles))
+        self.check()
+
+    def clear(self) -> None:
+        self.pages.clear()
+        self.writes.clear()
+        self.reads.clear()
+        self.slots = set(range(self.n_slots))
+        self.table.clear()
+        self.check()
+
+    # ---- comparison ---------------------------------------------------------------------------------
+
+    def _deliverable(self) -> dict[int, tuple[bool, bool]]:
+        """Of each handle that the tree holds: whether it can be delivered, and at once."""
+        return {
+            h: (p.state in (DIRTY, CLEAN, COLD), p.state in (DIRTY, CLEAN))
+            for h, p in self.pages.items()
+            if not p.doomed
+        }
+
+    def check(self) -> None:
+        table = self.table
+        table.check()
+        handles = np.arange(table.n_handles)
+        none = Page(FREE)
+        want = [self.pages.get(h, none) for h in handles.tolist()]
+        assert table.state.tolist() == [p.state for p in want]
+        assert table.frame.tolist() == [p.frame for p in want]
+        assert table.slot.tolist() == [p.slot for p in want]
+        assert table.lease.tolist() == [p.leases for p in want]
+        assert table.hold.tolist() == [p.holds for p in want]
+        assert table.flight.tolist() == [p.flight | (DOOMED if p.doomed else 0) for p in want]
+        assert table.held == sum(p.holds > 0 for p in want)
+        assert table.free_handles == table.n_handles - len(self.pages)
+        assert table.free_frames == self.frames_left()
+        for state in (CLEAN, DIRTY):
+            unused = [p.state is state and p.idle and not p.doomed for p in want]
+            assert table.unused(handles, state).tolist() == unused
+        assert table.in_dram(handles).tolist() == [p.state in (DIRTY, CLEAN) for p in want]
+        assert sum(p.slot != NONE for p in want) + len(self.slots) == self.n_slots
+        self._check_epoch()
+
+    def _check_epoch(self) -> None:
+        """A verdict on a path is cached for one epoch: no change of what is deliverable may go unnoticed."""
+        before, self.deliverable = self.deliverable, self._deliverable()
+        common = before.keys() & self.deliverable.keys()
+        gone = before.keys() - self.deliverable.keys()
+        if gone or any(before[h] != self.deliverable[h] for h in common):
+            assert self.table.epoch > self.epoch, "deliverability changed within one epoch"
+        self.epoch = self.table.epoch
+
+
+def _array(values: list[int]) -> Pages:
+    return np.array(values, np.int64)
