@@ -211,8 +211,6 @@ def _pages(indices: Tensor, page_size: int) -> Tensor:
 
 def _as_pages(buffer: Tensor, page_size: int) -> Tensor:
     """View ``[tokens, ...]`` as ``[pages, page_size, ...]``, without the tail that fills no page."""
-    if page_size == 1:
-        return buffer
     pages = buffer.shape[0] // page_size
     return buffer[: pages * page_size].unflatten(0, (pages, page_size))
 

@@ -335,7 +335,7 @@ def test_deadline_takes_what_has_arrived(make_server) -> None:
     bring_to_nvme(server, prompt)
     server.cache._prefill.observe(24, 0.2)
     server.cache.mover.read_job_pages = 2
-    held = server.engine.hold("read", skip=2)
+    held = server.engine.hold("read", skip=4)
     done = server.serve(prompt)
     assert done.storage == done.hit == 16
     held.release()

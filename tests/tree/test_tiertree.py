@@ -145,7 +145,7 @@ def test_clear_leaves_no_run_behind_not_even_of_pages_in_use() -> None:
 
 @given(st.data())
 @settings(max_examples=40 * SCALE)
-def test_keys_chain_from_the_root_wherever_a_path_is_split(data: st.DataObject) -> None:
+def test_keys_runsfrom_the_root_wherever_a_path_is_split(data: st.DataObject) -> None:
     grove = Grove()
     paths: dict[int, list[int]] = {}  # page -> all tokens from the root to its end
     for _ in range(data.draw(st.integers(1, 8))):
@@ -256,10 +256,10 @@ class Oracle:
         self.now = 0
 
     def up(self, number: int) -> list[int]:
-        chain_ = [number]
-        while (page := self.nodes[chain_[-1]].parent_page) is not None:
-            chain_.append(next(n for n, node in self.nodes.items() if page in node.pages))
-        return chain_
+        runs = [number]
+        while (page := self.nodes[runs[-1]].parent_page) is not None:
+            runs.append(next(n for n, node in self.nodes.items() if page in node.pages))
+        return runs
 
     def use(self, number: int) -> None:
         for run in self.up(number):
@@ -301,10 +301,8 @@ def test_victims_obey_the_law_of_the_order(rng: random.Random, steps: int) -> No
         pages = np.array(sorted(everything), np.int64)
         unused = set(pages[grove.table.unused(pages, state)].tolist())
         assert len(got) == min(need, len(unused))
-        parents = {node.parent_page for node in oracle.nodes.values()}
-        if None in parents and got:
-            for page in got:
-                assert oracle.below(page) & unused <= set(got), "a page would go before one behind it"
+        for page in got:
+            assert oracle.below(page) & unused <= set(got), "a page would go before one behind it"
 
 
 def random_step(grove: Grove, oracle: Oracle, rng: random.Random) -> None:
@@ -374,8 +372,9 @@ def test_memory_is_flat_over_100_000_operations() -> None:
     zeros = np.zeros((8, 16), np.uint8)
     live: list[Pages] = []
 
-    def churn(operations: int) -> None:
-        for _ in range(operations // 4):
+    def churn(rounds: int) -> None:
+        """About ten operations on table and tree in each round."""
+        for _ in range(rounds):
             n = rng.randint(1, 8)
             while grove.table.free_frames < n:
                 pages = live.pop(rng.randrange(len(live)))
@@ -391,16 +390,16 @@ def test_memory_is_flat_over_100_000_operations() -> None:
             grove.tree.use_page(int(rng.choice(live)[0]))
             grove.tree.victims(4, State.DIRTY)
 
-    churn(20_000)
+    churn(2000)
     tracemalloc.start()
     try:
-        churn(8_000)
+        churn(1000)
         before = tracemalloc.get_traced_memory()[0]
-        churn(16_000)
+        churn(2000)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    churn(56_000)
+    churn(5000)
     assert grown < 64 << 10
     assert len(grove.tree.runs) <= 300 and len(grove.tree.order) <= len(grove.tree.runs)
     assert sum(len(run.pages) for run in grove.tree.runs.values()) <= 2 * 300
