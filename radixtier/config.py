@@ -131,9 +131,7 @@ class RadixTierConfig:
         if self.io_engine not in IO_ENGINES:
             found.append(self.problem("io_engine", "unknown engine", f"Use one of {', '.join(IO_ENGINES)}"))
         elif self.io_engine == "kvikio":
-            found.append(
-                self.problem("io_engine", "GPUDirect Storage comes with a later release", "Use auto")
-            )
+            found.append(self.problem("io_engine", "GPUDirect Storage comes with a later release", "Use auto"))
         return found
 
     def with_defaults(self, machine: Machine, hbm_in_ram: bool = False) -> tuple[RadixTierConfig, list[str]]:
@@ -319,9 +317,7 @@ class ResolvedSizes:
 
 
 def _room_on_disk(path: str) -> int:
-    left_over = (
-        os.lstat(file).st_blocks * 512 for file in glob.glob(os.path.join(glob.escape(path), STORE_FILES))
-    )
+    left_over = (os.lstat(file).st_blocks * 512 for file in glob.glob(os.path.join(glob.escape(path), STORE_FILES)))
     return free_disk_bytes(path) + sum(left_over)
 
 

@@ -93,9 +93,7 @@ SETTINGS = (
     ),
 )
 
-CONFIG_FILE = Setting(
-    "config", "YAML file with the settings above; flags and environment win over it.", "none", "FILE"
-)
+CONFIG_FILE = Setting("config", "YAML file with the settings above; flags and environment win over it.", "none", "FILE")
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _SWITCH = {
@@ -116,9 +114,7 @@ class _Given(NamedTuple):
     precedence: int  # flag 2, environment 1, YAML 0
 
 
-def load_config(
-    flags: Mapping[str, Any], env: Mapping[str, str]
-) -> tuple[RadixTierConfig, list[Problem], list[str]]:
+def load_config(flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[RadixTierConfig, list[Problem], list[str]]:
     """Read every source and build the configuration.
 
     Parameters
@@ -217,9 +213,7 @@ def _read_yaml(file: str, where: str, problems: list[Problem]) -> dict[str, _Giv
         with open(file, encoding="utf-8") as stream:
             content = yaml.safe_load(stream)
     except OSError as error:
-        problems.append(
-            Problem(where, file, f"cannot be read ({error.strerror})", "Name an existing YAML file")
-        )
+        problems.append(Problem(where, file, f"cannot be read ({error.strerror})", "Name an existing YAML file"))
         return {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         problems.append(Problem(where, file, f"not valid YAML ({error})", "Write one 'name: value' per line"))
@@ -236,9 +230,7 @@ def _read_yaml(file: str, where: str, problems: list[Problem]) -> dict[str, _Giv
         if name not in _BY_NAME:
             problems.append(Problem(label, value, "unknown key", _nearest(name, list(_BY_NAME))))
         elif name in found:
-            problems.append(
-                Problem(label, value, f"given twice, also as {found[name].where}", "Keep one of them")
-            )
+            problems.append(Problem(label, value, f"given twice, also as {found[name].where}", "Keep one of them"))
         elif value is not None:
             found[name] = _Given(value, label, 0)
     return found
@@ -258,24 +250,18 @@ def _misspelt_variables(env: Mapping[str, str]) -> list[Problem]:
         if name.startswith(ENV_PREFIX) and name not in known:
             near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX).lower(), _BY_NAME, n=1, cutoff=0.8)
             if near:
-                found.append(
-                    Problem(name, env[name], "unknown variable", f"Did you mean {_BY_NAME[near[0]].env}?")
-                )
+                found.append(Problem(name, env[name], "unknown variable", f"Did you mean {_BY_NAME[near[0]].env}?"))
     return found
 
 
 def _nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return (
-        f"Did you mean {near[0].replace('_', '-')}? Known are {', '.join(k.replace('_', '-') for k in known)}"
-    )
+    return f"Did you mean {near[0].replace('_', '-')}? Known are {', '.join(k.replace('_', '-') for k in known)}"
 
 
 def _stray_flags(flags: Mapping[str, Any], notes: list[str], others: list[str]) -> list[Problem]:
     """Refuse flags that would have no effect; variables and files may be kept while the tier is off."""
     if others:
         notes.append(f"{', '.join(others)} without effect: --enable-radix-tier is not given")
-    named = [
-        (s.flag, flags[s.name]) for s in (*SETTINGS, CONFIG_FILE) if s.name in flags and s.name != "enable"
-    ]
+    named = [(s.flag, flags[s.name]) for s in (*SETTINGS, CONFIG_FILE) if s.name in flags and s.name != "enable"]
     return [Problem(flag, value, "no effect without --enable-radix-tier", "Add it") for flag, value in named]

@@ -101,9 +101,7 @@ def parse_size(text: str | int) -> Size:
     if unit not in _FACTORS:
         raise BadValue(f"unknown unit {match[2]!r}")
     if not unit and 0 < number < SMALLEST_PLAIN_BYTES:
-        raise BadValue(
-            f"that is {number} bytes, less than any page", f"Add the unit, for example {match[1]}GiB"
-        )
+        raise BadValue(f"that is {number} bytes, less than any page", f"Add the unit, for example {match[1]}GiB")
     return Size(int(number * _FACTORS[unit]), Unit.BYTES)
 
 

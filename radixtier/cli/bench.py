@@ -10,17 +10,13 @@ from collections.abc import Sequence
 
 from radixtier.cli.main import dispatch
 
-_BENCHES = {
-    "match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang")
-}
+_BENCHES = {"match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang")}
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one measurement; ``argv`` starts with its name."""
-    parser = argparse.ArgumentParser(
-        prog="radixtier bench", description="Measure the tier against stock SGLang."
-    )
+    parser = argparse.ArgumentParser(prog="radixtier bench", description="Measure the tier against stock SGLang.")
     benches = parser.add_subparsers(dest="bench", metavar="BENCH", required=True)
     for name, (_, summary) in _BENCHES.items():
         benches.add_parser(name, help=summary, add_help=False)

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,23 +139,22 @@ def measure(plan: Plan, progress: Callable[[str], None]) -> dict[str, Any]:
 def _rows(rig: Rig, plan: Plan) -> Iterator[Row]:
     """Time every tier of one page size; the path only goes down, so this takes one rig."""
 
-    def rows(tier: str, before: Callable[[], None], in_hbm: bool = False) -> Iterator[Row]:
-        for prefix in plan.prefixes:
-            rig.check(prefix, in_hbm)
-            question = rig.question(prefix)
-            timing = compare(
-                lambda q=question: rig.stock.match_prefix(q), lambda q=question: rig.tiered.match_prefix(q),
-                before, plan.turns,
-            )  # fmt: skip
-            yield Row(rig.page_size, prefix, tier, **asdict(timing))
+    def timed(tier: str, before: Callable[[], None], prefix: int) -> Row:
+        rig.check(prefix, in_hbm=tier == "hbm")
+        question = rig.question(prefix)
+        stock, tiered = partial(rig.stock.match_prefix, question), partial(rig.tiered.match_prefix, question)
+        return Row(rig.page_size, prefix, tier, **asdict(compare(stock, tiered, before, plan.turns)))
 
-    yield from rows("hbm", _nothing, in_hbm=True)
+    def rows(tier: str, before: Callable[[], None]) -> Iterator[Row]:
+        return (timed(tier, before, prefix) for prefix in plan.prefixes)
+
+    yield from rows("hbm", _nothing)
     rig.evict()
     yield from rows("dram", _nothing)
     yield from rows("dram-changed", rig.change)
     for prefix in plan.prefixes:
         rig.admit(prefix)
-        yield from (row for row in rows("dram-admission", rig.change) if row.prefix_tokens == prefix)
+        yield timed("dram-admission", rig.change, prefix)
         rig.leave()
     rig.demote()
     yield from rows("nvme", _nothing)

@@ -21,16 +21,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "Every flag is also an environment variable and a YAML key.",
     )
     for setting in (*SETTINGS, CONFIG_FILE):
-        help_text = f"{setting.help} Default: {setting.default}. Environment: {setting.env}.".replace(
-            "%", "%%"
-        )
+        help_text = f"{setting.help} Default: {setting.default}. Environment: {setting.env}.".replace("%", "%%")
         if not setting.metavar:
             group.add_argument(setting.flag, action="store_true", dest=_dest(setting), help=help_text)
         else:
             several: dict[str, Any] = {"nargs": "+"} if setting.name == "nvme_path" else {}
-            group.add_argument(
-                setting.flag, dest=_dest(setting), metavar=setting.metavar, help=help_text, **several
-            )
+            group.add_argument(setting.flag, dest=_dest(setting), metavar=setting.metavar, help=help_text, **several)
 
 
 def given_flags(namespace: argparse.Namespace) -> dict[str, Any]:

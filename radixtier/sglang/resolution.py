@@ -139,9 +139,7 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
     if sizes.hbm_pages == 0:
         found.append(config.problem("hbm_size", f"less than {page}", "Give it at least some thousand tokens"))
     if not sizes.dram_pages:
-        found.append(
-            config.problem("dram_size", f"less than {page}", "Give it at least some thousand tokens")
-        )
+        found.append(config.problem("dram_size", f"less than {page}", "Give it at least some thousand tokens"))
     if not sizes.nvme_slots and config.nvme_path:
         found.append(config.problem("nvme_size", f"less than {page}", "Give it more, or 0 for none"))
     found += _check_against_machine(config, sizes, view)

@@ -20,6 +20,7 @@ from sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler import (
     build_pool_entry,
     register_stack_strategy,
 )
+from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
 from sglang.srt.mem_cache.pool_host.group import HostPoolGroup
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost, get_mha_host_pool_cls
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -121,20 +122,23 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostP
     n_frames, n_slots = tiers.n_frames(page_bytes), tiers.n_slots
     table = ResidencyTable(n_frames + n_slots, n_frames)
     mover = Mover(table, TierTree(table), None, page_bytes=page_bytes)
-    pool = RadixTierMHAHostPool(
-        info,
-        0.0,
-        0,
-        page_size,
-        get_memory().hicache_mem_layout,
-        pin_memory=str(info.device) != "cpu",
-        device_capacity_tokens=kvcache.size,
-        start_layer=kvcache.start_layer,
-        end_layer=kvcache.end_layer,
-        write_back_staging=kvcache.hicache_write_back_staging,
-        host_token_capacity=n_frames * page_size,
-        mover=mover,
-    )
+    # The size was checked before the model was loaded; SGLang's own check keeps 10 GiB free, which a small machine
+    # does not have.
+    with host_memory_budget_scope(n_frames * page_bytes):
+        pool = RadixTierMHAHostPool(
+            info,
+            0.0,
+            0,
+            page_size,
+            get_memory().hicache_mem_layout,
+            pin_memory=str(info.device) != "cpu",
+            device_capacity_tokens=kvcache.size,
+            start_layer=kvcache.start_layer,
+            end_layer=kvcache.end_layer,
+            write_back_staging=kvcache.hicache_write_back_staging,
+            host_token_capacity=n_frames * page_size,
+            mover=mover,
+        )
     if n_slots:
         mover.store = tiers.open_store(pool.frame_buffer(), n_slots, mover.io_done.set)
     logger.info(

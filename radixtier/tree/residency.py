@@ -22,6 +22,10 @@ import numpy.typing as npt
 
 Pages = npt.NDArray[np.int64]
 """Handles, one per page, unique within a call."""
+Slots = npt.NDArray[np.int32]
+"""Slot numbers."""
+Flags = npt.NDArray[np.bool_]
+"""One truth per page."""
 
 
 class State(IntEnum):
@@ -108,9 +112,10 @@ class ResidencyTable:
         self._set(pages, State.FILLING)
         return pages
 
-    def _take_frames(self, n: int) -> npt.NDArray[np.int32]:
+    def _take_frames(self, n: int) -> Slots:
         self.free_frames -= n
-        return self._free_frames[self.free_frames : self.free_frames + n][::-1].copy()
+        frames: Slots = self._free_frames[self.free_frames : self.free_frames + n][::-1].copy()
+        return frames
 
     def _give_frames(self, pages: Pages) -> None:
         frames = self.frame[pages]
@@ -126,7 +131,7 @@ class ResidencyTable:
         self.count[state] += len(pages)
         self.state[pages] = state
 
-    def free(self, pages: Pages) -> npt.NDArray[np.int32]:
+    def free(self, pages: Pages) -> Slots:
         """Release handles the tree dropped; returns the slots that are free now.
 
         A page in use stays taken and is released by its last user instead.
@@ -142,12 +147,13 @@ class ResidencyTable:
         self.flight[pages] |= DOOMED
         return self._reap(pages)
 
-    def _reap(self, pages: Pages) -> npt.NDArray[np.int32]:
+    def _reap(self, pages: Pages) -> Slots:
         """Free those of ``pages`` that are doomed and no longer used; returns their slots."""
         idle = (self.flight[pages] == DOOMED) & (self.lease[pages] == 0) & (self.hold[pages] == 0)
         idle &= self.state[pages] != State.FILLING
         pages = pages[idle]
-        slots = self.slot[pages]
+        slots: Slots = self.slot[pages]
+        slots = slots[slots != NONE]
         self._give_frames(pages)
         self.slot[pages] = NONE
         self.run[pages] = NONE
@@ -155,19 +161,21 @@ class ResidencyTable:
         self._set(pages, State.FREE)
         self._free_handles[self.free_handles : self.free_handles + len(pages)] = pages[::-1]
         self.free_handles += len(pages)
-        return slots[slots != NONE]
+        return slots
 
     # ---- what may be used ---------------------------------------------------------------------------
 
-    def in_dram(self, pages: Pages) -> npt.NDArray[np.bool_]:
+    def in_dram(self, pages: Pages) -> Flags:
         """Whether each page can be loaded to HBM right now."""
         state = self.state[pages]
-        return (state == State.DIRTY) | (state == State.CLEAN)
+        resident: Flags = (state == State.DIRTY) | (state == State.CLEAN)
+        return resident
 
-    def unused(self, pages: Pages, state: State) -> npt.NDArray[np.bool_]:
+    def unused(self, pages: Pages, state: State) -> Flags:
         """Whether each page is in ``state`` and nobody uses it: of ``CLEAN`` ones, the frame is free for the asking."""
-        ok = (self.state[pages] == state) & (self.flight[pages] == 0)
-        return ok & (self.lease[pages] == 0) & (self.hold[pages] == 0)
+        ok: Flags = (self.state[pages] == state) & (self.flight[pages] == 0)
+        ok &= (self.lease[pages] == 0) & (self.hold[pages] == 0)
+        return ok
 
     # ---- users --------------------------------------------------------------------------------------
 
@@ -175,7 +183,7 @@ class ResidencyTable:
         """Lease pages for a transfer: frame, slot and handle stay theirs until :meth:`release`."""
         self.lease[pages] += 1
 
-    def release(self, pages: Pages) -> npt.NDArray[np.int32]:
+    def release(self, pages: Pages) -> Slots:
         """End a lease; returns slots of pages that were freed meanwhile."""
         assert (self.lease[pages] > 0).all(), "lease released twice"
         self.lease[pages] -= 1
@@ -186,7 +194,7 @@ class ResidencyTable:
         self.held += int((self.hold[pages] == 0).sum())
         self.hold[pages] += 1
 
-    def release_hold(self, pages: Pages) -> npt.NDArray[np.int32]:
+    def release_hold(self, pages: Pages) -> Slots:
         """End a hold; returns slots of pages that were freed meanwhile."""
         assert (self.hold[pages] > 0).all(), "hold released twice"
         self.held -= int((self.hold[pages] == 1).sum())
@@ -195,7 +203,7 @@ class ResidencyTable:
 
     # ---- transitions --------------------------------------------------------------------------------
 
-    def filled(self, pages: Pages) -> npt.NDArray[np.int32]:
+    def filled(self, pages: Pages) -> Slots:
         """The copy from HBM was acknowledged: ``FILLING`` -> ``DIRTY``."""
         pages = pages[self.state[pages] == State.FILLING]
         self._set(pages, State.DIRTY)
@@ -218,8 +226,8 @@ class ResidencyTable:
         self.flight[pages] |= WRITE
 
     def end_write(
-        self, pages: Pages, ok: npt.NDArray[np.bool_], checksums: npt.NDArray[np.uint64]
-    ) -> npt.NDArray[np.int32]:
+        self, pages: Pages, ok: Flags, checksums: npt.NDArray[np.uint64]
+    ) -> Slots:
         """Finish writes: ``CLEAN`` where ``ok``, else still ``DIRTY``; returns slots that are free now."""
         self.flight[pages] &= ~np.uint8(WRITE)
         good, bad = pages[ok], pages[~ok]
@@ -239,8 +247,8 @@ class ResidencyTable:
         return True
 
     def end_read(
-        self, pages: Pages, ok: npt.NDArray[np.bool_], cancelled: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.int32]:
+        self, pages: Pages, ok: Flags, cancelled: Flags
+    ) -> Slots:
         """Finish reads: ``CLEAN`` where ``ok``, ``COLD`` again where cancelled, else ``LOST``."""
         self.flight[pages] &= ~np.uint8(READ)
         self._set(pages[ok], State.CLEAN)
@@ -249,8 +257,8 @@ class ResidencyTable:
         self.epoch += 1
         return np.concatenate([freed, self._reap(pages)])
 
-    def _lose(self, pages: Pages) -> npt.NDArray[np.int32]:
-        freed = self.slot[pages].copy()
+    def _lose(self, pages: Pages) -> Slots:
+        freed: Slots = self.slot[pages].copy()
         self.slot[pages] = NONE
         self._set(pages, State.LOST)
         return freed
@@ -269,7 +277,7 @@ class ResidencyTable:
         self._set(pages, State.LOST)
         self.epoch += 1
 
-    def fill_failed(self, pages: Pages) -> npt.NDArray[np.int32]:
+    def fill_failed(self, pages: Pages) -> Slots:
         """The copy from HBM did not happen: ``FILLING`` -> ``LOST``."""
         pages = pages[self.state[pages] == State.FILLING]
         self._give_frames(pages)

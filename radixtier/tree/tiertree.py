@@ -107,7 +107,8 @@ class TierTree:
                 run.pages = self._pages_of(number, run)
 
     def _pages_of(self, number: int, run: Run) -> Pages:
-        return run.pages[self.table.run[run.pages] == number]
+        pages: Pages = run.pages[self.table.run[run.pages] == number]
+        return pages
 
     def victims(self, need: int, state: State = State.CLEAN) -> Pages:
         """Choose up to ``need`` unused pages in ``state``: from the coldest subtree on, deepest pages first."""

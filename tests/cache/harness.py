@@ -26,7 +26,7 @@ from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
 
 PAGE = 4
-GEOMETRY = dict(layers=2, heads=1, head_dim=8)
+GEOMETRY = {"layers": 2, "heads": 1, "head_dim": 8}
 
 
 @dataclass

@@ -28,8 +28,7 @@ def test_c15_namespaces_share_no_key() -> None:
 
 def test_c18_keys_do_not_depend_on_the_process() -> None:
     program = (
-        "from radixtier.identity import *;"
-        "print(chain(namespace_seed('lora', 'salt'), range(64), 16).tobytes().hex())"
+        "from radixtier.identity import *;print(chain(namespace_seed('lora', 'salt'), range(64), 16).tobytes().hex())"
     )
     outputs = {
         subprocess.run(

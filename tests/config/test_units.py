@@ -33,9 +33,7 @@ def test_bytes(text: str | int, amount: int) -> None:
     assert parse_size(text) == Size(amount, Unit.BYTES)
 
 
-@pytest.mark.parametrize(
-    ("text", "amount"), [("1.5Mtok", 1_500_000), ("12tok", 12), ("4ktok", 4000), ("1Gtok", 10**9)]
-)
+@pytest.mark.parametrize(("text", "amount"), [("1.5Mtok", 1_500_000), ("12tok", 12), ("4ktok", 4000), ("1Gtok", 10**9)])
 def test_tokens(text: str, amount: int) -> None:
     assert parse_size(text) == Size(amount, Unit.TOKENS)
 

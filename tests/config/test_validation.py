@@ -136,9 +136,7 @@ def test_all_problems_at_once() -> None:
 
 def test_a_message_shows_what_was_written() -> None:
     origin = {"dram_size": Origin("RADIXTIER_DRAM_SIZE", "900GB")}
-    assert only_line(config(dram_size=Size(900 * 10**9), origin=origin)).startswith(
-        "RADIXTIER_DRAM_SIZE 900GB: "
-    )
+    assert only_line(config(dram_size=Size(900 * 10**9), origin=origin)).startswith("RADIXTIER_DRAM_SIZE 900GB: ")
 
 
 def test_default_shares(tmp_path: Path) -> None:
