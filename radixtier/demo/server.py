@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from radixtier.demo.client import Client
+from radixtier.settings import CONFIG_FILE, SETTINGS
 
 START_TIMEOUT_S = 600.0
 """Importing SGLang alone takes a minute on two slow cores."""
@@ -40,6 +41,9 @@ CPU_FLAGS = (
 )  # fmt: skip
 """What both sides of a comparison run with: float32, so that greedy outputs can be compared token by
 token."""
+
+
+_TIER_VARIABLES = {setting.env for setting in (*SETTINGS, CONFIG_FILE)}
 
 
 class ServerFailed(RuntimeError):
@@ -73,8 +77,9 @@ class Server:
         self.client = Client(self.url)
         self._command = [*serve_command(), "--model-path", str(model)]
         self._command += ["--host", "127.0.0.1", "--port", str(self.port), *flags]
-        # The model is a local directory: nothing may be looked up in a hub.
-        self._env = {**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})}
+        # Only flags say whether the tier is on, and the model is a local directory: no look-ups in a hub.
+        inherited = {name: value for name, value in os.environ.items() if name not in _TIER_VARIABLES}
+        self._env = {**inherited, "HF_HUB_OFFLINE": "1", **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

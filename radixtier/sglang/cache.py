@@ -44,8 +44,8 @@ SPIN_S = 0.0005
 CLOSE_TIMEOUT_S = 30.0
 """Longest a graceful stop waits for I/O in flight."""
 
-PATHS_REMEMBERED = 4096
-"""Verdicts kept on what is below HBM on a matched path."""
+PAGES_REMEMBERED = 1 << 20
+"""Pages, over all remembered paths, after which they are forgotten (8 bytes each)."""
 
 EVICT_SHARE = 64
 """SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
@@ -102,6 +102,7 @@ class RadixTierCache(UnifiedRadixCache):
         self._waiting: dict[Any, Waiting] = {}
         self._loads: dict[int, Pages] = {}
         self._paths: dict[tuple[int, int, int], Path] = {}
+        self._remembered = 0
         self._mover = pool.mover
 
     @property
@@ -133,9 +134,12 @@ class RadixTierCache(UnifiedRadixCache):
         key = (result.best_match_node, result.device_prefix_len, result.host_hit_length)
         path = self._paths.get(key)
         if path is None or path.epoch != self.mover.table.epoch:
-            if len(self._paths) >= PATHS_REMEMBERED:
+            path = self._read_path(result.best_match_node)
+            self._remembered += len(path.pages)
+            if self._remembered > PAGES_REMEMBERED:
                 self._paths.clear()
-            path = self._paths[key] = self._read_path(result.best_match_node)
+                self._remembered = len(path.pages)
+            self._paths[key] = path
         return path
 
     def _read_path(self, node: int) -> Path:

@@ -233,7 +233,7 @@ def test_c25_memory_is_flat(make_server) -> None:
     after = round_of(600)
     assert after - before < 400
     cache = server.cache
-    assert not cache._waiting and not cache._loads and len(cache._paths) <= 4096
+    assert not cache._waiting and not cache._loads and cache._remembered <= 1 << 20
     assert len(cache.mover.tree.runs) <= server.table.n_handles and not cache.mover._jobs
 
 

@@ -228,3 +228,32 @@ def test_a_real_start_with_a_bad_value(model: str, start: list[str], flags: list
     assert result.returncode == 2, result.stderr
     assert f"radixtier: error: {' '.join(flags)}: " in result.stderr
     assert "Traceback" not in result.stderr
+
+
+_PROCESS = """
+import sys
+sys.path.insert(0, {rig!r})
+from sglang_rig import command_line
+record = command_line({model!r}, *{flags!r})
+from sglang.srt import runtime_context
+runtime_context.publish(record, role="tokenizer")
+print("tokenizer", "radixtier.cpu.activate" in sys.modules, "sglang.srt.mem_cache.registry" in sys.modules)
+runtime_context.publish(record, role="scheduler")
+from sglang.srt.mem_cache.registry import registered_radix_cache_backends
+print("scheduler", sys.modules["radixtier.cpu.activate"]._active, registered_radix_cache_backends())
+"""
+
+
+@pytest.mark.parametrize("tier", [True, False], ids=["tier", "stock"])
+def test_a_scheduler_process_is_prepared_and_others_are_not(model: str, tier: bool) -> None:
+    flags = ["--enable-radix-tier", *SIZES] if tier else []
+    result = subprocess.run(
+        [sys.executable, "-c", _PROCESS.format(rig=str(Path(__file__).parent), model=model, flags=flags)],
+        env=environment(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    lines = [line for line in result.stdout.splitlines() if line.startswith(("tokenizer", "scheduler"))]
+    backends = ["radixtier"] if tier else []
+    assert lines == ["tokenizer False False", f"scheduler True {backends}"], result.stderr
