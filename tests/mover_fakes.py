@@ -37,10 +37,6 @@ def contents(key: bytes, nbytes: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(hashlib.shake_128(key).digest(nbytes), np.uint8)
 
 
-def key_of(table: ResidencyTable, page: int) -> bytes:
-    return table.key[page].tobytes()
-
-
 @dataclass
 class FakeJob:
     kind: str
@@ -222,9 +218,6 @@ class Backup:
 
     pages: Pages
     keys: list[bytes]
-    tokens: list[int]
-    parent: int | None
-    refill: bool = False
 
 
 @dataclass
@@ -261,15 +254,13 @@ class World:
         for page, key in zip(pages.tolist(), keys, strict=True):
             assert page not in self.key, "a handle was given out while the tree still holds it"
             self.key[page], self.parent[page], parent = key, parent, page
-        backup = Backup(pages, keys, tokens, self.parent[int(pages[0])])
-        return self._submit(backup)
+        return self._submit(Backup(pages, keys))
 
     def refill(self, pages: Pages) -> Backup | None:
         """Start copying recomputed pages behind their old handles; None if declined."""
         if not self.mover.refill(pages):
             return None
-        keys = [self.key[p] for p in pages.tolist()]
-        return self._submit(Backup(pages, keys, [], None, refill=True))
+        return self._submit(Backup(pages, [self.key[p] for p in pages.tolist()]))
 
     def _submit(self, backup: Backup) -> Backup:
         self.mover.acquire(backup.pages)
@@ -288,19 +279,30 @@ class World:
         (self.mover.filled if ok else self.mover.fill_failed)(pages)
         kept = np.array([p for p, k in zip(pages.tolist(), backup.keys, strict=True) if self.key.get(p) == k], np.int64)
         if ok and len(kept):
-            self._learn(backup, kept)
+            self._learn(kept)
         return pages
 
-    def _learn(self, backup: Backup, kept: Pages) -> None:
-        assert len(kept) == len(backup.pages) or (kept == backup.pages[: len(kept)]).all()
-        if backup.refill:
-            self.mover.tree.use_page(int(kept[-1]))
-        else:
-            tokens = backup.tokens[: len(kept) * self.page_size]
-            self.mover.tree.add(
-                kept, backup.parent, lambda before: chain(before or NAMESPACE, tokens, self.page_size)
-            )
-        self.mover.write_behind(kept)
+    def _learn(self, pages: Pages) -> None:
+        """Tell the TierTree of pages that it does not know, by runs, and queue all for the drive."""
+        run: list[int] = []
+        for page in pages[self.table.run[pages] == NONE].tolist():
+            if run and self.parent[page] != run[-1]:
+                self._add_run(run)
+                run = []
+            run.append(page)
+        if run:
+            self._add_run(run)
+        self.mover.tree.use_page(int(pages[-1]))
+        self.mover.write_behind(pages)
+
+    def _add_run(self, run: list[int]) -> None:
+        parent = self.parent[run[0]]
+
+        def keys(before: bytes | None) -> np.ndarray[Any, Any]:
+            assert before is None or (parent is not None and before == self.key[parent])
+            return np.array([list(self.key[page]) for page in run], np.uint8)
+
+        self.mover.tree.add(np.array(run, np.int64), parent, keys)
 
     def add(self, n: int, parent: int | None = None) -> Pages:
         """Insert a run, copied at once."""

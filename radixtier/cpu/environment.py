@@ -16,22 +16,13 @@ from pathlib import Path
 
 STUBS = Path(__file__).parent / "stubs"
 
-# The two kernels a CPU server calls on every run; a GPU build of sgl_kernel may import and still lack them.
+# The kernels a CPU server calls on every run; a GPU build of sgl_kernel may import and still lack them.
 _PROBE = """
 import torch, sgl_kernel
-raise SystemExit(not all(hasattr(torch.ops.sgl_kernel, name)
-                         for name in ("assign_req_to_token_pool_cpu", "copy_all_layer_kv_cache_cpu")))
+wanted = "assign_req_to_token_pool_cpu", "copy_all_layer_kv_cache_cpu"
+raise SystemExit(not all(hasattr(torch.ops.sgl_kernel, name) for name in wanted))
 """
-
-
-@functools.lru_cache(maxsize=1)
-def sgl_kernel_serves_cpu() -> bool:
-    """Tell whether the installed `sgl_kernel` imports and holds the kernels of a CPU server (takes seconds)."""
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    search = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != str(STUBS)]
-    clean["PYTHONPATH"] = os.pathsep.join(filter(None, search))
-    probe = subprocess.run([sys.executable, "-c", _PROBE], env=clean, capture_output=True, check=False)
-    return probe.returncode == 0
+_PROBE_SECONDS = 300
 
 
 def environment(base_env: Mapping[str, str]) -> dict[str, str]:
@@ -40,18 +31,49 @@ def environment(base_env: Mapping[str, str]) -> dict[str, str]:
     Parameters
     ----------
     base_env
-        Usually ``os.environ``. What it sets is kept.
+        Usually ``os.environ``; what it sets is kept.
 
     Returns
     -------
     dict
-        `base_env` with ``SGLANG_USE_CPU_ENGINE=1`` (without it SGLang looks for a GPU) and, if the installed
-        `sgl_kernel` cannot serve a CPU, the stand-in in front of ``PYTHONPATH``: SGLang's processes import it before
-        any plugin is loaded.
+        `base_env` and, where absent,
+
+        - ``SGLANG_USE_CPU_ENGINE=1``: without it SGLang looks for a GPU;
+        - ``OMP_NUM_THREADS``: all cores but one, and ``OMP_WAIT_POLICY=PASSIVE``. Torch runs a layer as fast as its
+          slowest thread, and threads that spin for each other on a core that somebody else uses are ten times slower;
+          the tokenizer, the I/O threads and the client are such neighbours;
+        - in front of ``PYTHONPATH`` the stand-in for `sgl_kernel`, if the installed one cannot serve a CPU. SGLang's
+          processes import it before any plugin is loaded.
     """
     env = dict(base_env)
     env.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    env.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() - 1)))
+    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     search = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if str(STUBS) not in search and not sgl_kernel_serves_cpu():
         env["PYTHONPATH"] = os.pathsep.join([str(STUBS), *search])
     return env
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Count the cores this process may use: its affinity, and the CPU quota of its container (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+@functools.lru_cache(maxsize=1)
+def sgl_kernel_serves_cpu() -> bool:
+    """Tell whether the installed `sgl_kernel` imports and holds the kernels of a CPU server (takes seconds)."""
+    env = dict(os.environ)
+    search = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", str(STUBS))]
+    env["PYTHONPATH"] = os.pathsep.join(search)
+    command = [sys.executable, "-c", _PROBE]
+    try:
+        probe = subprocess.run(command, env=env, capture_output=True, check=False, timeout=_PROBE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return probe.returncode == 0

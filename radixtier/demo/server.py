@@ -33,12 +33,7 @@ TAIL_LINES = 30
 # Not the kernel's range for outgoing connections: the port stays free while SGLang imports.
 _PORTS = range(20000, 30000)
 
-CPU_FLAGS = (
-    "--device", "cpu",
-    "--dtype", "float32",
-    "--attention-backend", "torch_native",
-    "--sampling-backend", "pytorch",
-)  # fmt: skip
+CPU_FLAGS = ("--device", "cpu", "--dtype", "float32")
 """What both sides of a comparison run with: float32, so that greedy outputs can be compared token by
 token."""
 

@@ -71,9 +71,7 @@ class FrameBuffer:
         memory = np.frombuffer(self._base, dtype=np.uint8)
         self._pieces = [_by_frame(memory, part, n_frames) for part in self.parts]
         address = int(memory.ctypes.data)
-        self.aligned = all(
-            n % BLOCK == 0 for p in self.parts for n in (address + p.offset, p.stride, p.nbytes)
-        )
+        self.aligned = all(n % BLOCK == 0 for p in self.parts for n in (address + p.offset, p.stride, p.nbytes))
         """True when every piece of every frame can be given to O_DIRECT as it is."""
 
     def _check(self) -> None:

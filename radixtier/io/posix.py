@@ -135,7 +135,7 @@ def try_direct(directory: Path) -> str | None:
     """
     if not hasattr(os, "O_DIRECT"):
         return "is unknown on this platform"
-    path = directory / f".radixtier-probe-{secrets.token_hex(8)}"
+    path = directory / f"radixtier-probe-{secrets.token_hex(8)}"
     out, back = aligned_memory(BLOCK), aligned_memory(BLOCK)
     out[:] = secrets.token_bytes(BLOCK)
     try:

@@ -33,6 +33,7 @@ from radixtier.identity import DIGEST_BYTES, chain, namespace_seed
 from radixtier.mover import Mover, Promotion
 from radixtier.policy.wait import PrefillRate
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.private import no_retry, track_backup
 from radixtier.sglang.stack import STRATEGY, Tiers
 from radixtier.tree.residency import NONE, Pages, State
 
@@ -124,8 +125,7 @@ class RadixTierCache(UnifiedRadixCache):
         if deliverable == len(path.pages):
             return result
         if waiting is not None and (waiting.expired or deliverable == path.known):
-            # SGLang asks for a promotion again when a match shrank; here that could bring nothing.
-            params.req.storage_prefetch_last_match_len = None
+            no_retry(params.req)
         length = result.device_prefix_len + deliverable * self.page_size
         return super().match_prefix(replace(params, key=params.key[:length]))
 
@@ -332,7 +332,7 @@ class RadixTierCache(UnifiedRadixCache):
             CacheOperation(self._pool.tokens_of(pages[lost]), rows.reshape(-1), node_id)
         )
         lock = self.inc_lock_ref(node_id).to_dec_params()
-        self._track_write_through_node(node_id, lock, publish_node_ids=[node_id])
+        track_backup(self, node_id, lock, [node_id])
 
     # ---- the scheduler's tick -----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Owns the path from the checked configuration to running tiers. Called once per s
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,13 @@ from radixtier.config import RadixTierConfig, ResolvedSizes
 from radixtier.io.frames import FrameBuffer
 from radixtier.io.probe import choose_engine
 from radixtier.sglang.resolution import sizes_of
-from radixtier.store.slab import capacity_for
+from radixtier.store.slab import capacity_for, claim
 from radixtier.store.store import PageStore
 
 logger = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.0005
+"""Longest an I/O thread waits for the interpreter while the scheduler thread computes in Python."""
 
 
 def create_cache(ctx: Any) -> Any:
@@ -52,9 +56,13 @@ def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:
 def open_store(config: RadixTierConfig, frames: FrameBuffer, n_slots: int, wake: Callable[[], None]) -> PageStore:
     """Open the NVMe tier in the configured directory."""
     directory = Path(config.nvme_path[0])
+    claim(directory)
     choice = choose_engine(config.io_engine, directory)
     logger.info("radixtier: %s", choice.reason)
     capacity = capacity_for(n_slots, frames.page_bytes)
+    # The scheduler thread runs Python all the time; with the default of 5 ms, I/O threads would wait that long for the
+    # interpreter after every transfer. Process-wide.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     return PageStore(directory, capacity, frames, engine=choice.engine, wake=wake)
 
 

@@ -98,6 +98,7 @@ UNSUPPORTED = (
         "prefill and decode on two streams would need a fence per stream",
         _DROP,
     ),
+    Row("--use-ray", _field("use_ray", False), "schedulers in Ray actors are not supported yet", _DROP),
     Row("--encoder-only", _field("encoder_only", False), "an encoder has no KV cache", _DROP),
     Row("--enable-lmcache", _field("enable_lmcache", False), _ONE_CACHE, _DROP),
     Row("--enable-flexkv", _field("enable_flexkv", False), _ONE_CACHE, _DROP),

@@ -12,6 +12,7 @@ from typing import Any
 
 from radixtier.config import Problem, RadixTierConfig, ResolvedSizes
 from radixtier.machine import Machine
+from radixtier.sglang.private import quantization_of, who_declared
 from radixtier.sglang.refusals import check_decisions, check_model, check_settled_model, refuse
 from radixtier.units import Unit, format_bytes
 
@@ -42,7 +43,7 @@ def no_auto_size(server_args: Any, previous: Any) -> None:
 
 def model_and_budget(server_args: Any, previous: Any) -> None:
     """Before ``handle_gpu_memory_settings``, which bounds CUDA graphs by the token budget."""
-    refuse(server_args, check_model(server_args))
+    refuse(server_args, check_decisions(server_args) + check_model(server_args))
     _declare_budget(server_args)
     previous(server_args)
 
@@ -112,7 +113,7 @@ def _kv_item_bytes(model: Any, kv_cache_dtype: str) -> int:
     if kv_cache_dtype != "auto":
         return {"bf16": 2, "bfloat16": 2}.get(kv_cache_dtype, 1)
     # A checkpoint may say that its KV cache is FP8; SGLang follows it when the weights are loaded.
-    quantization = model._parse_quant_hf_config() or {}
+    quantization = quantization_of(model)
     algorithm = quantization.get("kv_cache_quant_algo") or quantization.get("quantization", {}).get(
         "kv_cache_quant_algo"
     )
@@ -200,5 +201,5 @@ def _declare(server_args: Any, **fields: Any) -> None:
 
 def _who_set(server_args: Any, field: str) -> str:
     """Name the step of SGLang's resolution that declared a field last."""
-    sources = [source for source, fields in server_args._resolved_overrides if field in fields]
-    return f"SGLang ({sources[-1].strip('_')})" if sources else "SGLang"
+    step = who_declared(server_args, field)
+    return f"SGLang ({step})" if step else "SGLang"

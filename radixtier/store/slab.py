@@ -102,9 +102,7 @@ def claim(directory: Path) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise StoreError(f"{PATH_FLAG} {directory} is a symbolic link: give the directory it points to")
     if found.st_uid != os.geteuid():
-        raise StoreError(
-            f"{PATH_FLAG} {directory} belongs to user {found.st_uid}: give one of the server's own user"
-        )
+        raise StoreError(f"{PATH_FLAG} {directory} belongs to user {found.st_uid}: give one of the server's own user")
     if found.st_mode & 0o077 and ours:
         directory.chmod(0o700)
     elif found.st_mode & 0o022:

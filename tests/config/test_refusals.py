@@ -39,6 +39,7 @@ OFFENCES: dict[str, tuple[str, Any]] = {
     "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", "host_pool"),
     "--disaggregation-decode-enable-offload-kvcache": ("disaggregation_decode_enable_offload_kvcache", True),
     "--enable-pdmux": ("enable_pdmux", True),
+    "--use-ray": ("use_ray", True),
     "--encoder-only": ("encoder_only", True),
     "--enable-lmcache": ("enable_lmcache", True),
     "--enable-flexkv": ("enable_flexkv", True),

@@ -200,6 +200,20 @@ def test_the_environment_is_enough_for_engine(model: str, monkeypatch: pytest.Mo
         ServerArgs(model_path=model, skip_tokenizer_init=True, **fields).resolve_once()
 
 
+def test_a_device_that_is_detected_is_checked_too(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.arg_groups import serving_hook
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import ServerArgs
+    from sglang.srt.utils import common
+
+    load_plugins()
+    monkeypatch.setenv("RADIXTIER_ENABLE", "1")
+    for module in (common, serving_hook):
+        monkeypatch.setattr(module, "get_device", lambda: "xpu")
+    with pytest.raises(RadixTierConfigError, match="--device xpu: "):
+        ServerArgs(model_path=model, skip_tokenizer_init=True).resolve_once()
+
+
 def test_flags_without_the_switch_end_the_start(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command_line(model, *SIZES).resolve_once()

@@ -71,9 +71,7 @@ def test_neighbours_coalesce() -> None:
         (layer_first(4, 3, 2048), 0, False),
     ],
 )
-def test_aligned_says_what_direct_io_takes(
-    parts: list[tuple[int, int, int]], offset: int, aligned: bool
-) -> None:
+def test_aligned_says_what_direct_io_takes(parts: list[tuple[int, int, int]], offset: int, aligned: bool) -> None:
     assert filled(4, parts, offset)[0].aligned is aligned
 
 

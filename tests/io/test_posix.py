@@ -86,9 +86,7 @@ def test_refused_write_falls_back_with_one_warning(
     engine.close()
     assert path.read_bytes()[: 4 * BLOCK] == data
     assert path.read_bytes()[8 * BLOCK : 12 * BLOCK] == data
-    assert [r.message for r in caplog.records if "O_DIRECT was refused" in r.message] == [
-        caplog.records[0].message
-    ]
+    assert [r.message for r in caplog.records if "O_DIRECT was refused" in r.message] == [caplog.records[0].message]
     assert engine.name == "posix buffered"
     assert engine.alignment == 1
 
@@ -128,9 +126,7 @@ def test_auto_takes_direct_where_it_works(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_auto_is_buffered_where_only_open_takes_direct(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_buffered_where_only_open_takes_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_direct(monkeypatch)
     choice = choose_engine("auto", tmp_path)
     assert choice.engine.name == "posix buffered"

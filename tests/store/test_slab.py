@@ -143,9 +143,7 @@ sys.stdin.read()
 
 def test_a_second_server_is_told_who_was_first(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path), str(CAPACITY), str(PAGE)]
-    first: subprocess.Popen[str] = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    first: subprocess.Popen[str] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert first.stdin is not None
     assert first.stdout is not None
     try:
@@ -170,9 +168,7 @@ def test_two_stores_in_one_process_are_two(tmp_path: Path) -> None:
     open_slab(tmp_path, CAPACITY, PAGE).close()
 
 
-def test_no_room_names_the_size_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_names_the_size_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, length: int) -> Any:
         os.ftruncate(fd, length // 2)
         raise OSError(errno.ENOSPC, "No space left on device")

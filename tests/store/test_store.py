@@ -582,9 +582,7 @@ def test_no_thread_and_no_descriptor_is_left(make_rig: MakeRig) -> None:
     assert threading.active_count() == threads
 
 
-def test_an_engine_that_cannot_open_gives_the_directory_up(
-    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_cannot_open_gives_the_directory_up(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = make_rig()
     rig.store.close()
 

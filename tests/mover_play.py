@@ -1,0 +1,218 @@
+"""Everything that can happen around a mover, as moves that a Hypothesis machine or a seeded generator chooses from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from mover_fakes import CORRUPT, ERROR, OK, fake_world
+
+from radixtier.mover import Promotion
+from radixtier.tree.residency import DOOMED, NONE, Pages, State
+
+T = TypeVar("T")
+
+FATES = [OK] * 8 + [ERROR, CORRUPT]
+BOUND = 60
+"""Ticks within which whatever can happen has happened, if the drive works."""
+
+
+class Chooser(Protocol):
+    """Where the choices come from."""
+
+    def one(self, of: Sequence[T]) -> T: ...
+
+    def number(self, low: int, high: int) -> int: ...
+
+
+class Seeded:
+    """Choices of a seeded generator."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def one(self, of: Sequence[T]) -> T:
+        return self._rng.choice(of)
+
+    def number(self, low: int, high: int) -> int:
+        return self._rng.randint(low, high)
+
+
+class Play:
+    """One world and the moves in it. Each move does nothing where it is not possible."""
+
+    def __init__(self, choose: Chooser) -> None:
+        self.choose = choose
+        frames = choose.number(2, 10)
+        self.world = fake_world(
+            frames + choose.number(0, 24), frames, choose.number(1, 30), max_write_pages=choose.number(1, 8)
+        )
+        self.world.mover.read_job_pages = choose.number(1, 5)
+
+    # ---- the tree -----------------------------------------------------------------------------------
+
+    def insert(self) -> None:
+        """A run whose copy from HBM is over at once."""
+        backup = self.world.backup(self.choose.number(1, 5), self._any_page())
+        if backup is not None:
+            self.world.finish_backup(backup)
+
+    def backup(self) -> None:
+        self.world.backup(self.choose.number(1, 5), self._any_page())
+
+    def _any_page(self) -> int | None:
+        return self.choose.one([None, *sorted(self.world.key)])
+
+    def finish_backup(self) -> None:
+        if self.world.backups:
+            self.world.finish_backup(self.choose.one(self.world.backups), ok=self.choose.number(0, 4) > 0)
+
+    def refill(self) -> None:
+        table = self.world.table
+        lost = [p for p in sorted(self.world.key) if table.state[p] == State.LOST]
+        if lost:
+            n = self.choose.number(1, len(lost))
+            self.world.refill(np.array(lost[:n], np.int64))
+
+    def evict(self) -> None:
+        """Leaf first, up to a few pages of one path; a page that is being copied may go, too."""
+        if self.world.key:
+            gone: list[int] = []
+            at: int | None = self.choose.one(self.world.leaves())
+            n = self.choose.number(1, 4)
+            while at is not None and len(gone) < n:
+                gone.append(at)
+                at = self.world.parent[at]
+                if any(up == at and page not in gone for page, up in self.world.parent.items()):
+                    break
+            self.world.free(np.array(gone, np.int64))
+
+    def demote(self) -> None:
+        """A backup needs room and is over as soon as it has it."""
+        pages = self.world.mover.alloc(self.choose.number(1, self.world.table.n_frames))
+        if pages is not None:
+            self.world.mover.fill_failed(pages)
+            self.world.mover.free(pages)
+
+    def clear(self) -> None:
+        self.world.clear()
+
+    # ---- requests -----------------------------------------------------------------------------------
+
+    def some_path(self) -> Pages:
+        """A path up to its first page that cannot be delivered."""
+        path = self.world.path(self.choose.one(sorted(self.world.key)))
+        state = self.world.table.state[path]
+        return leading(path, (state != State.LOST) & (state != State.FILLING))
+
+    def promote(self) -> None:
+        if self.world.key and len(self.world.promotions) < 6:
+            self.world.promote(self.some_path())
+
+    def stop(self) -> None:
+        if self.world.promotions:
+            self.world.mover.stop(self.choose.one(self.world.promotions))
+
+    def drop(self) -> None:
+        if self.world.promotions:
+            self.world.drop(self.choose.one(self.world.promotions))
+
+    def load(self) -> None:
+        if self.world.key and len(self.world.loads) < 3:
+            path = self.some_path()
+            path = leading(path, self.world.table.in_dram(path))
+            if len(path):
+                self.world.load(path)
+
+    def finish_load(self) -> None:
+        if self.world.loads:
+            self.world.finish_load(self.choose.number(0, len(self.world.loads) - 1))
+
+    # ---- the drive ----------------------------------------------------------------------------------
+
+    def finish_job(self) -> None:
+        jobs = self.world.store.jobs
+        if jobs:
+            self.world.store.finish(self.choose.one(list(jobs)), [self.choose.one(FATES) for _ in range(4)])
+
+    def finish_all(self) -> None:
+        self.world.store.finish_all()
+        self.world.mover.tick()
+
+    def start_job(self) -> None:
+        jobs = self.world.store.jobs
+        if jobs:
+            self.world.store.start(self.choose.one(list(jobs)), self.choose.number(1, 5))
+
+    def tick(self) -> None:
+        self.world.mover.tick()
+
+    def pass_time(self) -> None:
+        self.world.clock.now += self.choose.one([0.5, 1.0, 70.0])
+
+    # ---- a way forward ------------------------------------------------------------------------------
+
+    def lone_request(self) -> None:
+        """With all else over and a drive that works, a path is up, or known to be lost, in bounded ticks."""
+        self.end_everything()
+        if not self.world.key:
+            return
+        path = self.some_path()
+        promotion = self.world.promote(path)
+        self.settle(promotion)
+        table = self.world.table
+        assert promotion.ready(table), "a lone request waits for ever"
+        assert len(promotion.pages) == min(len(path), self.world.mover.hold_limit)
+        assert promotion.held or not len(path)
+        there = leading(promotion.pages, table.state[promotion.pages] != State.LOST)
+        assert table.in_dram(there).all()
+        self.world.drop(promotion)
+
+    def end_everything(self) -> None:
+        world = self.world
+        while world.loads:
+            world.finish_load()
+        while world.backups:
+            world.finish_backup(world.backups[0])
+        while world.promotions:
+            world.drop(world.promotions[0])
+
+    def settle(self, promotion: Promotion) -> None:
+        """Tick with a drive that works; where slots are short the tree drops leaves, as SGLang's does."""
+        world = self.world
+        keep = set(promotion.pages.tolist())
+        for _ in range(BOUND):
+            world.clock.now += 100.0
+            world.mover.tick()
+            world.store.finish_all()
+            leaves = [leaf for leaf in world.leaves() if leaf not in keep]
+            if world.mover.slots_wanted and leaves:
+                world.free(np.array(leaves[: world.mover.slots_wanted], np.int64))
+        world.mover.tick()
+        assert not world.table.count[State.DIRTY] or not world.store.free_slots, "dirty pages that nobody writes"
+        self.check()
+
+    def check(self) -> None:
+        """What holds after every move."""
+        self.world.check()
+        table, tree = self.world.table, self.world.mover.tree
+        runs = table.run[table.run != NONE].tolist()
+        assert set(runs) == set(tree.runs), "runs of pages and runs that exist differ"
+        assert {n: run.live for n, run in tree.runs.items()} == {n: runs.count(n) for n in set(runs)}
+
+    def end(self) -> None:
+        """Everything is over and dropped: every count is where it started."""
+        world = self.world
+        self.end_everything()
+        world.free(np.array(sorted(world.key), np.int64))
+        world.settle(5)
+        assert not (world.table.flight & DOOMED).any()
+        world.check_empty()
+        assert world.mover.close(1.0)
+
+
+def leading(pages: Pages, good: Any) -> Pages:
+    """The pages in front of the first that is not good."""
+    return pages if good.all() else pages[: int(np.argmin(good))]
