@@ -91,7 +91,8 @@ def _ask(url: str, messages: list[dict[str, str]], max_tokens: int) -> str:
         "return_cached_tokens_details": True,
     }
     answer, first = "", None
-    prompt_tokens, cached = 0, {}
+    prompt_tokens = 0
+    cached: dict[str, Any] = {}
     started = time.perf_counter()
     for event in _events(f"{url.rstrip('/')}/v1/chat/completions", body):
         first = first or time.perf_counter() - started

@@ -283,7 +283,6 @@ def test_a_reused_handle_is_written_under_its_own_key_only() -> None:
     world.free(a)
     backup = world.backup(1)
     assert backup is not None and backup.pages.tolist() == a.tolist()
-    world.mover.tick()
     world.mover.release(backup.pages)
     world.mover.filled(backup.pages)
     world.mover.tick()

@@ -32,14 +32,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(
-        1, 2, figsize=(14, 5.6), width_ratios=(2.2, 1), layout="constrained"
-    )
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(14, 5.6), width_ratios=(2.2, 1), layout="constrained")
     _draw_turns(left, result["turns"])
     _draw_probes(right, result["probes"])
     sizes = ", ".join(
-        f"{tier.upper() if tier != 'nvme' else 'NVMe'} {tokens:,}"
-        for tier, tokens in result["capacity_tokens"].items()
+        f"{tier.upper() if tier != 'nvme' else 'NVMe'} {tokens:,}" for tier, tokens in result["capacity_tokens"].items()
     )
     figure.suptitle(f"{result['model']} on SGLang {result['sglang_version']}; capacity in tokens: {sizes}")
     figure.savefig(path, dpi=130)
@@ -48,44 +45,28 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 def _draw_turns(axes: Any, turns: list[dict[str, Any]]) -> None:
     numbers = [turn["number"] for turn in turns]
-    without = [turn["without"]["ttft_s"] for turn in turns]
-    axes.plot(
-        numbers,
-        without,
-        "x",
-        color="#5a5f66",
-        markersize=7,
-        label="without the tier (same request)",
-        zorder=3,
-    )
-    for kind in ("recompute", "hbm", "dram", "nvme", "mixed"):
+    ours = [turn["ttft_s"] for turn in turns]
+    theirs = [turn["without"]["ttft_s"] for turn in turns]
+    axes.vlines(numbers, ours, theirs, color="#c9ccd1", linewidth=1.5, zorder=1)
+    axes.plot(numbers, theirs, "x", color="#33373d", markersize=7, label="without the tier", zorder=3)
+    for kind, colour in _COLOURS.items():
         chosen = [turn for turn in turns if turn["served_by"] == kind]
         if chosen:
-            axes.bar(
-                [turn["number"] for turn in chosen],
-                [turn["ttft_s"] for turn in chosen],
-                width=0.8,
-                color=_COLOURS[kind],
-                label=f"with the tier, {_NAMES[kind]}",
-                zorder=2,
-            )
-    axes.set_yscale("log")
-    low, high = min(turn["ttft_s"] for turn in turns), max([*without, *(turn["ttft_s"] for turn in turns)])
-    # Room above the data for the legend, in decades.
-    axes.set_ylim(low / 1.6, high * 6)
+            label = f"with the tier, {_NAMES[kind]}"
+            at = [turn["number"] for turn in chosen]
+            axes.plot(at, [turn["ttft_s"] for turn in chosen], "o", color=colour, markersize=8, label=label)
+    _log_axis(axes, min(ours + theirs), max(ours + theirs))
     axes.set_xlim(0, len(turns) + 1)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("turn, in the order of play")
-    axes.set_ylabel("time to first token, s (log)")
-    axes.set_title("Chats in round-robin")
-    axes.grid(axis="y", which="major", alpha=0.35)
-    axes.legend(loc="upper center", ncols=2, fontsize=9, framealpha=0.95)
+    axes.set_ylabel("time to first token, s (log scale)")
+    axes.set_title("Chats in round-robin, the same requests on both servers")
 
 
 def _draw_probes(axes: Any, probes: list[dict[str, Any]]) -> None:
-    kinds = ("recompute", "nvme", "dram", "hbm")
     width = 0.2
-    highest = 1.0
-    for index, kind in enumerate(kinds):
+    values = []
+    for index, kind in enumerate(("recompute", "nvme", "dram", "hbm")):
         for group, probe in enumerate(probes):
             value = probe["ttft_p50_s"][kind]
             if value is None:
@@ -94,12 +75,22 @@ def _draw_probes(axes: Any, probes: list[dict[str, Any]]) -> None:
             label = _NAMES[kind] if group == 0 else None
             axes.bar(at, value, width=width * 0.92, color=_COLOURS[kind], label=label, zorder=2)
             axes.text(at, value * 1.06, f"{value:.2f}", ha="center", va="bottom", fontsize=9)
-            highest = max(highest, value)
-    axes.set_yscale("log")
-    axes.set_ylim(top=highest * 6)
+            values.append(value)
+    if not values:
+        return
+    _log_axis(axes, min(values), max(values))
     axes.set_xticks(range(len(probes)), [f"{probe['prefix_tokens']:,}" for probe in probes])
     axes.set_xlabel("length of the prefix, tokens")
-    axes.set_ylabel("median time to first token, s (log)")
-    axes.set_title("Same prompt, from each tier")
+    axes.set_ylabel("median time to first token, s (log scale)")
+    axes.set_title("The same prompt from each tier")
+
+
+def _log_axis(axes: Any, low: float, high: float) -> None:
+    """Use a logarithmic axis with plain numbers, and leave room above the data for the legend."""
+    from matplotlib.ticker import FormatStrFormatter
+
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.6, high * (high / low) ** 0.3 * 1.5)
+    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.grid(axis="y", which="major", alpha=0.35)
     axes.legend(loc="upper center", ncols=2, fontsize=9, framealpha=0.95)

@@ -25,7 +25,7 @@ from radixtier.settings import CONFIG_FILE, SETTINGS
 START_TIMEOUT_S = 600.0
 """Importing SGLang alone takes a minute on two slow cores."""
 
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
 """Given to a server for a graceful stop before it is killed."""
 
 TAIL_LINES = 30
@@ -36,7 +36,6 @@ _PORTS = range(20000, 30000)
 CPU_FLAGS = ("--device", "cpu", "--dtype", "float32")
 """What both sides of a comparison run with: float32, so that greedy outputs can be compared token by
 token."""
-
 
 _TIER_VARIABLES = {setting.env for setting in (*SETTINGS, CONFIG_FILE)}
 
@@ -131,11 +130,14 @@ class Server:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_TIMEOUT_S)
-        _end_group(process)
+        try:
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # Also when somebody presses Ctrl-C a second time.
+            _end_group(process)
 
     def leave_running(self) -> None:
         """Forget the server without stopping it."""

@@ -204,7 +204,8 @@ class LogicalPoolMixin:
     def frame_buffer(self) -> FrameBuffer:
         """The DRAM pool as raw memory, for the store."""
         pool: Any = self
-        return FrameBuffer(_memory(pool.kv_buffer), pool.page_num, frame_parts(pool.kv_buffer, pool.layout, pool.page_size))
+        parts = frame_parts(pool.kv_buffer, pool.layout, pool.page_size)
+        return FrameBuffer(_memory(pool.kv_buffer), pool.page_num, parts)
 
 
 def _memory(buffer: torch.Tensor) -> memoryview:

@@ -1,7 +1,7 @@
 """The names of SGLang 0.5.23 that we lean on although they are not part of any interface.
 
-Owns nothing. Each function says why there is no other way; ``tests/config/test_private.py`` pins every name and says what
-changed when one moves. Importing this imports nothing of SGLang.
+Owns nothing. Each function says why there is no other way; ``tests/config/test_private.py`` pins every name and says
+what changed when one moves. Importing this imports nothing of SGLang.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import torch
 from radixtier.identity import chain, namespace_seed
 from radixtier.io.faults import FaultEngine
 from radixtier.io.posix import PosixEngine
+from radixtier.policy.wait import PrefillRate
 from radixtier.sglang import standalone
 from radixtier.sglang.stack import Tiers
 from radixtier.store.slab import capacity_for
@@ -78,6 +79,7 @@ class Server:
         self.engine = FaultEngine(PosixEngine(direct=False), seed=1)
         geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY)
         self.cache = standalone.build_tiered(geometry, Tiers(lambda _: self.dram, self.nvme, self._open))
+        self.prefill_rate(1.0)
         self.allocator = self.cache.token_to_kv_pool_allocator
         self.kv = self.allocator.get_kvcache()
 
@@ -91,6 +93,11 @@ class Server:
     def close(self) -> None:
         self.engine.clear()
         self.cache.mover.close(30)
+
+    def prefill_rate(self, tokens_per_second: float) -> None:
+        """Set what the cache has seen of prefill: the slower, the longer a request waits for its pages."""
+        self.cache._prefill = PrefillRate()
+        self.cache._prefill.observe(1, 1 / tokens_per_second)
 
     @property
     def table(self) -> Any:

@@ -197,7 +197,7 @@ def test_c24_holds_never_wedge_the_pool(make_server) -> None:
     prompts = [server.prompt(3, s) for s in range(5)]
     for prompt in prompts:
         bring_to_nvme(server, prompt)
-    server.cache._prefill.observe(1_000_000, 1.0)
+    server.prefill_rate(1_000_000)
     requests = [server.request(p) for p in prompts]
     for request in requests:
         server.arrive(request)
@@ -333,7 +333,7 @@ def test_deadline_takes_what_has_arrived(make_server) -> None:
     server = make_server(hbm=16, dram=16, nvme=64, threads=1)
     prompt = server.prompt(6, 1)
     bring_to_nvme(server, prompt)
-    server.cache._prefill.observe(24, 0.2)
+    server.prefill_rate(100)
     server.cache.mover.read_job_pages = 2
     held = server.engine.hold("read", skip=4)
     done = server.serve(prompt)

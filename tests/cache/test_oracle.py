@@ -100,7 +100,7 @@ class Chaos:
 @pytest.mark.timeout(600)
 def test_no_wrong_byte_and_exact_accounts(make_server, layout: str) -> None:
     server = make_server(hbm=8, dram=16, nvme=4096, layout=layout, backend=BACKENDS[layout])
-    server.cache._prefill.observe(100, 1.0)
+    server.prefill_rate(1000)
     server.cache.mover.write_backoff_s = (0.001, 0.004)
     chaos = Chaos(server, seed=20)
     for _ in range(STEPS if layout == "page_first_direct" else STEPS // 10):
