@@ -53,11 +53,12 @@ _rt_make_venv() {
     fi
 }
 
-# Installs whatever of radixtier and its extras is missing; sglang too if asked.
+# Installs radixtier from this checkout with the named extras; shows the large downloads, and pip's end if it fails.
 _rt_install() {
     local python=$1 extras=$2 log
     log=$(mktemp)
-    if ! "$python" -m pip install --disable-pip-version-check -e "$_rt_root[$extras]" >"$log" 2>&1; then
+    if ! "$python" -m pip install --disable-pip-version-check --progress-bar off -e "$_rt_root[$extras]" 2>&1 |
+        tee "$log" | { grep --line-buffered -E '^ *Downloading .*([0-9]{3}(\.[0-9])? M|G)B|^Installing' | cut -c1-100 >&2 || true; }; then
         tail -n 15 "$log" >&2
         rm -f "$log"
         _rt_say "pip failed (above). No space? SGLang needs 15 GB in $(dirname "$(dirname "$python")") and" \

@@ -34,6 +34,12 @@ WRITE_CHUNK_PAGES = 256
 """Pages written as one extent at most."""
 
 
+ASIDE_SHARE = 64
+"""At most 1/64 of all slots are put aside."""
+
+QUIET_S = 10.0
+"""Pause between two warnings about pages that could not be read."""
+
 READ_JOB_BYTES = 8 << 20
 """Bytes of one read job: large enough for the drive, small enough that a deadline loses little."""
 
@@ -48,6 +54,7 @@ class Promotion:
     cold: Pages
     """Those of ``pages`` that were not in DRAM when the request came."""
     held: bool = False
+    done: bool = False
     tags: set[int] = field(default_factory=set)
 
     def cut(self, gone: Pages) -> None:
@@ -60,10 +67,13 @@ class Promotion:
 
     def ready(self, table: ResidencyTable) -> bool:
         """Whether nothing is left to wait for: every page is in DRAM up to the first that is lost."""
-        state = table.state[self.pages]
-        lost = np.flatnonzero((state == State.LOST) | (table.flight[self.pages] & DOOMED != 0))
-        state = state[: lost[0]] if len(lost) else state
-        return not (state == State.COLD).any()
+        if not self.done:
+            state = table.state[self.pages]
+            lost = np.flatnonzero((state == State.LOST) | (table.flight[self.pages] & DOOMED != 0))
+            state = state[: lost[0]] if len(lost) else state
+            # Held pages do not leave DRAM again, so once ready is ready for good.
+            self.done = self.held and not (state == State.COLD).any()
+        return self.done
 
 
 @dataclass
@@ -111,6 +121,8 @@ class Mover:
         self.tree = tree
         self.store = store
         self.stats = MoverStats()
+        self._aside: npt.NDArray[np.int64] = NO_PAGES
+        self._quiet_until = 0.0
         self.io_done = threading.Event()
         """Set by I/O threads when :meth:`tick` has something to commit."""
         self._page_bytes = page_bytes
@@ -151,8 +163,9 @@ class Mover:
         if missing > 0:
             clean = self.tree.victims(missing) if table.count[State.CLEAN] else NO_PAGES
             missing -= len(clean)
-            # Write-behind fails, so nothing gets clean: what is warm is worth more than what is cold.
-            dirty = self.tree.victims(missing, State.DIRTY) if missing > 0 and self.failing else NO_PAGES
+            # Writing fails again and again, so nothing gets clean: what is warm is worth more than what is cold.
+            lossy = missing > 0 and not partly and self.failing and self._backoff > self.write_backoff_s[0]
+            dirty = self.tree.victims(missing, State.DIRTY) if lossy else NO_PAGES
             if missing > len(dirty) and not partly:
                 return False
             table.drop_frames(clean)
@@ -169,9 +182,25 @@ class Mover:
         self.tree.forget(pages)
         self._free_slots(self.table.free(pages))
 
-    def _free_slots(self, slots: npt.NDArray[Any]) -> None:
-        if len(slots) and self.store is not None:
-            self.store.free(slots.astype(np.int64))
+    def _free_slots(self, slots: npt.NDArray[Any], bad: npt.NDArray[Any] | None = None) -> None:
+        """Give slots back to the store, but put those in ``bad`` aside: a device that failed there will again.
+
+        When more than a small share would be aside the whole device fails, and setting aside helps nobody.
+        """
+        if not len(slots) or self.store is None:
+            return
+        if bad is not None and len(bad):
+            failed = np.isin(slots, bad)
+            self._aside = np.concatenate([self._aside, slots[failed].astype(np.int64)])
+            slots = slots[~failed]
+        if len(self._aside) > self.store.n_slots // ASIDE_SHARE:
+            slots, self._aside = np.concatenate([slots, self._aside]), NO_PAGES
+        self.store.free(slots.astype(np.int64))
+
+    @property
+    def quarantined(self) -> int:
+        """Slots put aside because a read or a write failed there; a flush tries them again."""
+        return len(self._aside)
 
     def acquire(self, pages: Pages) -> None:
         """Lease pages for a transfer to or from HBM."""
@@ -284,6 +313,8 @@ class Mover:
     def _pump_promotions(self) -> None:
         """Start what frames allow, in the order of arrival: what is needed first is read first."""
         for promotion in self._promotions:
+            if promotion.ready(self.table):
+                continue
             if not promotion.held:
                 newly = int((self.table.hold[promotion.pages] == 0).sum())
                 if self.table.held + newly > self.hold_limit:
@@ -344,16 +375,16 @@ class Mover:
 
     def _commit_write(self, pages: Pages, job: JobDone) -> None:
         self._writing -= len(pages)
-        self._free_slots(self.table.end_write(pages, job.ok, job.checksums))
+        bad = NO_PAGES if job.cancelled else self.table.slot[pages[~job.ok]].copy()
+        self._free_slots(self.table.end_write(pages, job.ok, job.checksums), bad)
         self.stats.written += int(job.ok.sum())
-        if job.ok.all():
-            if not self.failing:
-                self._backoff = 0.0
-            return
         failed = pages[~job.ok]
         failed = failed[self.table.state[failed] == State.DIRTY]
+        if not len(failed):
+            self._backoff = self._backoff if self.failing else 0.0
+            return
         self.stats.write_failures += len(failed)
-        self._writes.appendleft(failed)
+        self._writes.append(failed)
         if self.failing:
             return
         low, high = self.write_backoff_s
@@ -366,14 +397,17 @@ class Mover:
 
     def _commit_read(self, pages: Pages, job: JobDone) -> None:
         cancelled = np.full(len(pages), job.cancelled) & ~job.corrupt & ~job.ok
-        freed = self.table.end_read(pages, job.ok, cancelled)
-        self._free_slots(freed)
+        bad = self.table.slot[pages[~job.ok & ~cancelled]].copy()
+        self._free_slots(self.table.end_read(pages, job.ok, cancelled), bad)
         self.stats.promoted += int(job.ok.sum())
         self.stats.corrupt += int(job.corrupt.sum())
-        lost = int((~job.ok & ~cancelled).sum())
-        self.stats.read_failures += lost
-        if lost:
-            logger.warning("radixtier: %d pages on NVMe are not usable (%s); they are recomputed", lost, job.error)
+        self.stats.read_failures += len(bad)
+        if len(bad) and self._clock() >= self._quiet_until:
+            self._quiet_until = self._clock() + QUIET_S
+            logger.warning(
+                "radixtier: %d pages on NVMe are not usable (%s) and will be recomputed; %d since the start",
+                len(bad), job.error or "wrong checksum", self.stats.read_failures,
+            )  # fmt: skip
         arrived = pages[job.ok]
         arrived = arrived[self.table.run[arrived] != NONE]
         for number in np.unique(self.table.run[arrived]).tolist():
@@ -389,13 +423,12 @@ class Mover:
     def drain(self, timeout: float) -> bool:
         """Wait until nothing is in flight, committing what ends; False when ``timeout`` seconds were not enough."""
         end = self._clock() + timeout
-        while self.store is not None and self._jobs:
-            idle = self.store.drain(max(0.0, end - self._clock()))
-            for job in self.store.poll():
-                self._commit(job)
-            if not idle and self._jobs:
-                return False
-        return True
+        if self.store is None or not self._jobs:
+            return True
+        self.store.drain(max(0.0, end - self._clock()))
+        for job in self.store.poll():
+            self._commit(job)
+        return not self._jobs
 
     def clear(self) -> None:
         """Forget every page on every tier; leases must be over. I/O in flight keeps its places until it ends."""
@@ -407,7 +440,8 @@ class Mover:
         self._writes.clear()
         self.slots_wanted = 0
         self.tree.clear()
-        self._free_slots(table.free(gone))
+        aside, self._aside = self._aside, NO_PAGES
+        self._free_slots(np.concatenate([table.free(gone), aside]))
 
     def close(self, timeout: float) -> bool:
         """Stop all I/O within ``timeout`` seconds and close the store; False when something was still in flight."""

@@ -10,196 +10,25 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from fake_store import PAGE_BYTES, FakeStore
 
 from radixtier.identity import chain, namespace_seed
 from radixtier.mover import Mover, Promotion
-from radixtier.store.checksum import page_checksum
-from radixtier.store.jobs import JobDone, Priority
 from radixtier.tree.residency import DOOMED, NONE, READ, WRITE, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree
 
 SCALE = int(os.environ.get("RADIXTIER_TEST_SCALE", "1"))
-PAGE_BYTES = 32
 NAMESPACE = namespace_seed("adapter", "tenant")
 NOTHING = np.empty(0, np.int64)
-
-OK, ERROR, CORRUPT = "ok", "error", "corrupt"
-"""What may become of a page. A corrupt write is claimed to be good and found out by the read."""
-
 
 def contents(key: bytes, nbytes: int) -> np.ndarray[Any, Any]:
     """Bytes of the page with this key."""
     return np.frombuffer(hashlib.shake_128(key).digest(nbytes), np.uint8)
-
-
-@dataclass
-class FakeJob:
-    kind: str
-    frames: np.ndarray[Any, Any]
-    slots: np.ndarray[Any, Any]
-    seeds: list[int]
-    sums: list[int]
-    started: int = 0
-    """Leading pages that are moving: these can no longer be cancelled."""
-    cancelled: bool = False
-    before: np.ndarray[Any, Any] | None = None
-    """Frames as they were when a write was queued."""
-
-
-class FakeStore:
-    """The contract of :class:`PageStore` without threads: a job ends when the test says so, and how.
-
-    Adversarial where the contract leaves room: a write copies its frames only when it ends, a read scribbles over
-    its frames as soon as it is queued, and a page that failed leaves garbage.
-    """
-
-    def __init__(self, n_slots: int, memory: np.ndarray[Any, Any]) -> None:
-        self.n_slots = n_slots
-        self.memory = memory
-        self.jobs: dict[Any, FakeJob] = {}
-        self.disk: dict[int, bytes] = {}
-        self.rotten: set[int] = set()
-        self.used: set[int] = set()
-        self.reads: list[list[int]] = []
-        self.writes: list[list[int]] = []
-        self.stuck = False
-        self.closed = False
-        self._free = list(range(n_slots))
-        self._done: list[JobDone] = []
-        self._unreported: Counter[int] = Counter()
-
-    @property
-    def free_slots(self) -> int:
-        return len(self._free)
-
-    @property
-    def used_slots(self) -> int:
-        return len(self.used)
-
-    def alloc(self, n: int) -> np.ndarray[Any, Any] | None:
-        if n > len(self._free):
-            return None
-        taken, self._free = self._free[:n], self._free[n:]
-        self.used.update(taken)
-        return np.array(taken, np.int64)
-
-    def free(self, slots: np.ndarray[Any, Any]) -> None:
-        assert slots.dtype == np.int64
-        for slot in slots.tolist():
-            assert slot in self.used, "a slot is freed that is not in use"
-            assert not self._unreported[slot], "a slot is freed while a transfer uses it"
-            self.used.remove(slot)
-            self.disk.pop(slot, None)
-            self.rotten.discard(slot)
-            self._free.append(slot)  # oldest first: wrong reuse shows late, but on everybody
-
-    def write(self, frames: Any, slots: Any, seeds: Any, tag: Any) -> None:
-        self._submit("write", frames, slots, seeds, np.zeros(len(slots), np.uint64), tag)
-        self.jobs[tag].before = self.memory[frames].copy()
-        self.writes.append(slots.tolist())
-
-    def read(
-        self, frames: Any, slots: Any, seeds: Any, checksums: Any, tag: Any, priority: Priority = Priority.DEMANDED
-    ) -> None:
-        self._submit("read", frames, slots, seeds, checksums, tag)
-        self.memory[frames] = 0xEE
-        self.reads.append(slots.tolist())
-
-    def _submit(self, kind: str, frames: Any, slots: Any, seeds: Any, sums: Any, tag: Any) -> None:
-        assert not self.closed, "I/O after close"
-        assert tag not in self.jobs, "two jobs with one tag"
-        assert 0 < len(frames) == len(slots) == len(seeds) == len(sums)
-        assert frames.dtype == slots.dtype == np.int64 and seeds.dtype == sums.dtype == np.uint64
-        assert ((frames >= 0) & (frames < len(self.memory))).all()
-        moving = {f for job in self.jobs.values() for f in job.frames.tolist()}
-        assert not moving & set(frames.tolist()), "a frame has two transfers"
-        for slot in slots.tolist():
-            assert slot in self.used and not self._unreported[slot], "a slot has two transfers, or no owner"
-            self._unreported[slot] += 1
-        self.jobs[tag] = FakeJob(kind, frames.copy(), slots.copy(), seeds.tolist(), sums.tolist())
-
-    def start(self, tag: Any, pages: int) -> None:
-        """Let the leading pages of a job move: no cancel reaches them any more."""
-        job = self.jobs[tag]
-        if not job.cancelled:
-            job.started = max(job.started, min(pages, len(job.slots)))
-
-    def finish(self, tag: Any, outcomes: Iterable[str] = ()) -> None:
-        """End a job; pages without an outcome end well, those behind a cancel do not move."""
-        job = self.jobs.pop(tag)
-        n = len(job.slots)
-        fate = (list(outcomes) + [OK] * n)[:n]
-        moved = job.started if job.cancelled else n
-        ok, corrupt = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        sums = np.zeros(n, np.uint64)
-        for i in range(moved):
-            move = self._write_page if job.kind == "write" else self._read_page
-            ok[i], corrupt[i], sums[i] = move(job, i, fate[i])
-        failed = not (ok | corrupt)[:moved].all()
-        self._done.append(
-            JobDone(
-                tag, job.kind, job.slots, ok, corrupt, sums, int(ok.sum()) * PAGE_BYTES,  # type: ignore[arg-type]
-                job.cancelled, "broken" if failed else None, 0.0, 0.0,
-            )
-        )  # fmt: skip
-
-    def _write_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
-        frame, slot = int(job.frames[i]), int(job.slots[i])
-        assert job.before is not None
-        assert (self.memory[frame] == job.before[i]).all(), "a frame changed while it was being written"
-        data = self.memory[frame].tobytes()
-        self.disk[slot] = data if fate == OK else bytes(PAGE_BYTES)
-        if fate == ERROR:
-            return False, False, 0
-        if fate == CORRUPT:
-            self.rotten.add(slot)
-        return True, False, page_checksum([memoryview(data)], job.seeds[i])
-
-    def _read_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
-        frame, slot = int(job.frames[i]), int(job.slots[i])
-        data = self.disk[slot]
-        found = page_checksum([memoryview(data)], job.seeds[i])
-        good = found == job.sums[i]
-        assert good == (slot not in self.rotten), "the checksum or seed of a page is not that of its write"
-        if fate == ERROR:
-            return False, False, 0
-        if fate == CORRUPT or not good:
-            return False, True, found ^ 1
-        self.memory[frame] = np.frombuffer(data, np.uint8)
-        return True, False, found
-
-    def finish_all(self, *outcomes: str) -> None:
-        for tag in list(self.jobs):
-            self.finish(tag, outcomes)
-
-    def cancel(self, tag: Any) -> None:
-        job = self.jobs.get(tag)
-        if job is not None and not job.cancelled and job.started < len(job.slots):
-            job.cancelled = True
-            if not job.started:
-                self.finish(tag)
-
-    def poll(self) -> list[JobDone]:
-        done, self._done = self._done, []
-        for job in done:
-            self._unreported.subtract(job.slots.tolist())
-        return done
-
-    def drain(self, timeout: float) -> bool:
-        if not self.stuck:
-            self.finish_all()
-        return not self.jobs
-
-    def close(self, timeout: float = 10.0) -> bool:
-        for tag in list(self.jobs):
-            self.cancel(tag)
-        self.closed = not self.jobs
-        return self.closed
 
 
 class Clock:
@@ -292,7 +121,8 @@ class World:
             run.append(page)
         if run:
             self._add_run(run)
-        self.mover.tree.use_page(int(pages[-1]))
+        for page in pages.tolist():
+            self.mover.tree.use_page(page)
         self.mover.write_behind(pages)
 
     def _add_run(self, run: list[int]) -> None:
@@ -425,10 +255,11 @@ class World:
     def _check_store(self, store: FakeStore) -> None:
         table = self.table
         owned = table.slot[table.slot != NONE].tolist()
-        assert sorted(owned) == sorted(store.used), "slots: owned by pages and used in the store differ"
+        free_or_aside = store.used - set(owned)
+        assert len(free_or_aside) == self.mover.quarantined == len(store.used) - len(owned), "slots without an owner"
         assert len(store.used) + store.free_slots == store.n_slots
         in_flight = np.flatnonzero(table.flight & (READ | WRITE))
-        unreported = sorted(store._unreported.elements())
+        unreported = store.in_flight()
         assert sorted(table.slot[in_flight].tolist()) == unreported, "flight flags and jobs differ"
         assert self.mover.busy == bool(unreported)
         for page, key in self.key.items():
@@ -442,7 +273,7 @@ class World:
         table.check()
         assert (table.free_handles, table.free_frames) == (table.n_handles, table.n_frames)
         assert table.held == 0 and not self.mover.busy
-        assert self.store is None or self.store.used_slots == 0
+        assert self.store is None or self.store.used_slots == self.mover.quarantined
         assert not self.mover.tree.runs and len(self.mover.tree.order) == 0
 
 
@@ -454,3 +285,15 @@ def fake_world(n_handles: int, n_frames: int, n_slots: int | None, **options: An
     clock = Clock()
     mover = Mover(table, TierTree(table), store, page_bytes=PAGE_BYTES, clock=clock, **options)
     return World(table, mover, store, memory, clock)
+
+
+def on_nvme(world: World, *lengths: int) -> list[Pages]:
+    """Insert runs of these lengths, each a path of its own, and take them all out of DRAM."""
+    runs = []
+    for n in lengths:
+        runs.append(world.add(n))
+        world.settle()
+    world.demote(world.table.n_frames)
+    assert all(world.states(run) == [State.COLD] * len(run) for run in runs)
+    world.store.reads.clear()
+    return runs

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from mover_fakes import CORRUPT, ERROR, OK, fake_world
+from fake_store import CORRUPT, ERROR, OK
+from mover_fakes import fake_world
 
 from radixtier.mover import Promotion
 from radixtier.tree.residency import DOOMED, NONE, Pages, State

@@ -81,7 +81,7 @@ class RealWorld(World):
 
     def check(self) -> None:
         super().check()
-        assert self.store.used_slots == int((self.table.slot >= 0).sum())
+        assert self.store.used_slots == int((self.table.slot >= 0).sum()) + self.mover.quarantined
         assert self.store.used_slots + self.store.free_slots == self.store.n_slots
 
 
@@ -154,6 +154,20 @@ def test_a_full_disk_keeps_pages_in_dram_until_there_is_room(make_world: Callabl
     world.engine.clear()
     world.quiet()
     assert world.states(pages) == [CLEAN] * 6
+
+
+def test_one_bad_sector_costs_one_pause_and_no_page(make_world: Callable[..., RealWorld]) -> None:
+    world = make_world(300, 60, 280)
+    bad = world.engine.error("write", errno.EIO, within=(20 * world.slot_bytes, 21 * world.slot_bytes))
+    pages = np.concatenate([world.add(4) for _ in range(12)])
+    world.quiet()
+    assert world.mover.failing and 1 <= world.mover.quarantined <= CHUNK
+    failures = world.mover.stats.write_failures
+    for _ in range(5):
+        world.quiet()
+    assert world.states(pages) == [CLEAN] * 48 and not world.mover.failing
+    assert world.mover.stats.write_failures == failures and bad.hits <= 2
+    world.bring_up(pages)
 
 
 def test_a_short_write_is_continued_and_one_that_stops_is_a_failure(make_world: Callable[..., RealWorld]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mover_fakes import CORRUPT, ERROR, OK, World, fake_world
+from fake_store import CORRUPT, ERROR, OK
+from mover_fakes import World, fake_world, on_nvme
 
 from radixtier.mover import WRITE_CHUNK_PAGES
 from radixtier.policy.admission import AdmitAll, Verdict
@@ -152,13 +153,31 @@ def test_a_success_from_before_the_pause_does_not_end_it() -> None:
     assert pause_of(world) == 2
 
 
-def test_while_writes_fail_a_backup_takes_the_coldest_dirty_frames_and_the_rest_keeps_serving() -> None:
+def fail_writes(world: World, times: int = 2) -> None:
+    """The drive fails whatever is queued, so many pauses in a row."""
+    for _ in range(times):
+        world.clock.now += 100.0
+        world.mover.tick()
+        for tag in list(world.store.jobs):
+            world.store.finish(tag, [ERROR] * 9)
+        world.mover.tick()
+    assert world.mover.failing
+
+
+def test_after_one_failure_backups_wait_rather_than_cost_what_has_no_other_copy() -> None:
+    world = fake_world(20, 4, 20)
+    a = world.add(4)
+    fail_writes(world, times=1)
+    assert world.mover.alloc(1) is None and world.states(a) == [DIRTY] * 4
+    world.settle()
+    assert len(world.add(1)) == 1 and world.mover.stats.lost == 0
+
+
+def test_while_writes_keep_failing_a_backup_takes_the_coldest_dirty_frames() -> None:
     world = fake_world(20, 4, 20)
     a, b = world.add(2), world.add(2)
     assert world.mover.alloc(1) is None, "dirty pages have no other copy yet"
-    world.mover.tick()
-    world.store.finish_all(ERROR, ERROR)
-    world.mover.tick()
+    fail_writes(world)
     c = world.add(1)
     assert world.states(a) == [DIRTY, LOST] and world.states(b) == [DIRTY] * 2
     assert world.mover.stats.lost == 1
@@ -173,25 +192,113 @@ def test_while_writes_fail_a_backup_takes_the_coldest_dirty_frames_and_the_rest_
     world.check()
 
 
-@pytest.mark.parametrize("use", ["load", "hold", "write"])
+def test_a_promotion_never_costs_what_has_no_other_copy() -> None:
+    world = fake_world(20, 4, 20)
+    (a,) = on_nvme(world, 3)
+    b = world.add(4)
+    fail_writes(world)
+    promotion = world.promote(a)
+    world.mover.tick()
+    assert world.states(b) == [DIRTY] * 4 and not promotion.ready(world.table)
+    world.settle()
+    assert promotion.ready(world.table) and world.mover.stats.lost == 0
+    world.check()
+
+
+@pytest.mark.parametrize("use", ["load", "hold"])
 def test_a_dirty_page_in_use_is_not_given_up(use: str) -> None:
     world = fake_world(20, 4, 20)
     a, b = world.add(2), world.add(2)
-    world.mover.tick()
-    jobs = list(world.store.jobs)
-    world.store.finish(jobs[1], [ERROR, ERROR])
-    if use != "write":
-        world.store.finish(jobs[0], [ERROR, ERROR])
-    world.mover.tick()
-    if use == "load":
-        world.load(a)
-    if use == "hold":
-        world.promote(a)
+    fail_writes(world)
+    world.load(a) if use == "load" else world.promote(a)
     assert world.mover.alloc(3) is None
     assert world.states(a) == [DIRTY] * 2 and world.states(b) == [DIRTY] * 2
     world.add(2)
     assert world.states(a) == [DIRTY] * 2 and world.states(b) == [LOST] * 2
     world.check()
+
+
+def test_a_dirty_page_that_is_being_written_is_not_given_up() -> None:
+    world = fake_world(20, 4, 20)
+    a, b = world.add(2), world.add(2)
+    fail_writes(world)
+    world.clock.now += 100.0
+    world.mover.tick()
+    first, second = world.store.jobs
+    world.store.finish(first, [ERROR, ERROR])
+    world.mover.tick()
+    assert world.mover.failing and len(world.store.jobs) == 1
+    assert world.mover.alloc(3) is None
+    world.add(2)
+    assert world.states(a) == [LOST] * 2 and world.states(b) == [DIRTY] * 2
+    world.check()
+    world.store.finish(second)
+    world.settle()
+    assert world.states(b) == [CLEAN] * 2
+    world.check()
+
+
+# ---- slots that fail ------------------------------------------------------------------------------------
+
+
+def test_a_slot_that_failed_is_put_aside_until_a_flush() -> None:
+    world = fake_world(300, 8, 256)
+    a = world.add(3)
+    world.mover.tick()
+    world.store.finish_all(OK, ERROR, ERROR)
+    world.mover.tick()
+    assert world.mover.quarantined == 2 and world.store.used_slots == 3
+    world.check()
+    for _ in range(100):
+        world.free(world.add(2))
+        world.settle(2)
+    assert all(slot not in (1, 2) for slots in world.store.writes[1:] for slot in slots)
+    assert world.states(a) == [CLEAN] * 3
+    world.clear()
+    assert world.mover.quarantined == 0
+    world.check_empty()
+    assert world.store.used_slots == 0
+
+
+@pytest.mark.parametrize("outcome", [ERROR, CORRUPT])
+def test_a_slot_that_could_not_be_read_is_put_aside(outcome: str) -> None:
+    world = fake_world(300, 8, 256)
+    (a,) = on_nvme(world, 3)
+    promotion = world.promote(a)
+    world.store.finish_all(OK, outcome)
+    world.settle()
+    assert promotion.ready(world.table) and world.mover.quarantined == 1
+    world.check()
+
+
+def test_slots_of_a_cancelled_read_are_not_put_aside() -> None:
+    world = fake_world(300, 8, 256)
+    (a,) = on_nvme(world, 3)
+    world.drop(world.promote(a))
+    world.settle()
+    assert world.mover.quarantined == 0 and world.states(a) == [COLD] * 3
+
+
+def test_when_the_whole_drive_fails_nothing_stays_aside() -> None:
+    world = fake_world(300, 16, 256)
+    world.add(12)
+    fail_writes(world)
+    assert world.mover.quarantined <= 256 // 64
+    world.check()
+    world.settle()
+    assert int(world.table.count[CLEAN]) == 12
+    world.check()
+
+
+def test_a_failed_page_does_not_keep_others_from_being_written() -> None:
+    world = fake_world(40, 20, 40, max_write_pages=2)
+    a, b = world.add(2), world.add(2)
+    world.mover.tick()
+    world.store.finish_all(ERROR, ERROR)
+    world.mover.tick()
+    world.clock.now += 100.0
+    world.mover.tick()
+    assert (world.table.flight[b] != 0).all() and (world.table.flight[a] == 0).all()
 
 
 def test_silent_corruption_is_found_by_the_read_and_the_page_is_recomputed() -> None:

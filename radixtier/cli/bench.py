@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 from radixtier.cli.main import dispatch
 
-_BENCHES = {"match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang")}
+_BENCHES = {
+    "match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang"),
+    "noreuse": ("radixtier.demo.bench_noreuse", "throughput of a load without reuse, against stock SGLang"),
+}
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 
 

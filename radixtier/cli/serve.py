@@ -30,9 +30,7 @@ def main(argv: Sequence[str]) -> int:
         SGLang's own arguments, radixtier's flags among them.
     """
     if importlib.util.find_spec("sglang") is None:
-        print(
-            f"radixtier serve: {sys.executable} has no SGLang: pip install 'radixtier[sglang]'", file=sys.stderr
-        )
+        print(f"radixtier serve: {sys.executable} has no SGLang: pip install 'radixtier[sglang]'", file=sys.stderr)
         return 2
     arguments, env, notes = prepare(argv, os.environ)
     for note in notes:
@@ -49,7 +47,8 @@ def prepare(argv: Sequence[str], base_env: Mapping[str, str]) -> tuple[list[str]
         Arguments, environment, and one line for each thing that was added.
     """
     given = _given(argv)
-    arguments, env, notes = list(argv), dict(base_env), []
+    arguments, env = list(argv), dict(base_env)
+    notes: list[str] = []
     if given.get("--device") != "cpu":
         return arguments, env, notes
     for name, value, reason in _CPU_DEFAULTS:

@@ -16,8 +16,8 @@ _active = False
 def activate() -> None:
     """Make stock host pools and stock `torch_native` attention work well on a CPU in this process.
 
-    Idempotent. Imports torch and the SGLang modules it touches. Call it only when the server runs with ``--device cpu``:
-    it takes pinned memory away from every host pool.
+    Idempotent. Imports torch and the SGLang modules it touches. Call it only when the server runs with
+    ``--device cpu``: it takes pinned memory away from every host pool.
 
     - `HostKVCache` allocates plain memory: there is no driver to pin it for.
     - The transfer kernels that pools import only on a GPU get CPU versions (`radixtier.cpu.transfers`): I/O backend

@@ -1,10 +1,10 @@
 """Attention of new tokens over a cached prefix, for SGLang's `torch_native` backend on a CPU.
 
-Owns the plan of a forward pass (which slots hold each sequence's KV, which keys each query sees) and the kernel that runs
-it. Invariant: the result is that of the stock backend; only the work differs. Stock gives the cached prefix queries too
-and drops their results, so that a cached prefix saves no attention; here a query exists for new tokens only. KV heads
-are never repeated, and KV that lies in one run of slots is not copied. Called on the scheduler thread, one forward pass
-at a time.
+Owns the plan of a forward pass (which slots hold each sequence's KV, which keys each query sees) and the kernel that
+runs it. Invariant: the result is that of the stock backend; only the work differs. Stock gives the cached prefix
+queries too and drops their results, so that a cached prefix saves no attention; here a query exists for new tokens
+only. KV heads are never repeated, and KV that lies in one run of slots is not copied. Called on the scheduler thread,
+one forward pass at a time.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ class Plan:
         return self._masks[dtype][self.most_queries - queries :, self.most_keys - keys :]
 
 
-def plan_batch(
-    req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, new_lens: Tensor | None
-) -> Plan:
+def plan_batch(req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, new_lens: Tensor | None) -> Plan:
     """Plan one forward pass.
 
     Parameters
@@ -87,9 +85,7 @@ def plan_batch(
     return Plan(sequences, min(QUERY_CHUNK, max(fresh, default=0)), max(lengths, default=0))
 
 
-def attend(
-    query: Tensor, output: Tensor, k_cache: Tensor, v_cache: Tensor, plan: Plan, scaling: float | None
-) -> None:
+def attend(query: Tensor, output: Tensor, k_cache: Tensor, v_cache: Tensor, plan: Plan, scaling: float | None) -> None:
     """Run one layer: every query sees the whole prefix and the new tokens up to its own.
 
     Parameters
@@ -143,18 +139,24 @@ def install(backend: type[Any]) -> None:
             )
 
     @functools.wraps(stock_extend)
-    def extend(self: Any, *tensors: Any, causal: bool = False, **options: Any) -> Tensor:
-        if not causal or self.forward_metadata is None or options.get("sliding_window_size") is not None:
-            return stock_extend(self, *tensors, causal=causal, **options)
-        attend(*tensors[:4], self.forward_metadata, options.get("scaling"))
-        return tensors[1]
+    def extend(
+        self: Any, query: Tensor, output: Tensor, k_cache: Tensor, v_cache: Tensor, *lengths: Any, **options: Any
+    ) -> Any:
+        plan = self.forward_metadata
+        if plan is None or not options["causal"] or options["sliding_window_size"] is not None:
+            return stock_extend(self, query, output, k_cache, v_cache, *lengths, **options)
+        attend(query, output, k_cache, v_cache, plan, options["scaling"])
+        return output
 
     @functools.wraps(stock_decode)
-    def decode(self: Any, *tensors: Any, **options: Any) -> Tensor:
-        if self.forward_metadata is None or options.get("sliding_window_size") is not None:
-            return stock_decode(self, *tensors, **options)
-        attend(*tensors[:4], self.forward_metadata, options.get("scaling"))
-        return tensors[1]
+    def decode(
+        self: Any, query: Tensor, output: Tensor, k_cache: Tensor, v_cache: Tensor, *lengths: Any, **options: Any
+    ) -> Any:
+        plan = self.forward_metadata
+        if plan is None or options["sliding_window_size"] is not None:
+            return stock_decode(self, query, output, k_cache, v_cache, *lengths, **options)
+        attend(query, output, k_cache, v_cache, plan, options["scaling"])
+        return output
 
     backend.init_forward_metadata = init_forward_metadata
     backend._run_sdpa_forward_extend = extend
@@ -176,13 +178,27 @@ def _gather(cache: Tensor, slots: slice | Tensor, dtype: Any) -> Tensor:
     return rows.to(dtype)
 
 
-def _sdpa(query: Tensor, keys: Tensor, values: Tensor, scaling: float | None, **masking: Any) -> Tensor:
+def _sdpa(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scaling: float | None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
     """Attend ``[queries, heads, size]`` to ``[keys, KV heads, size]``."""
     from torch.nn.functional import scaled_dot_product_attention
 
-    heads_first = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, keys, values))
-    grouped = query.shape[1] != keys.shape[1]
-    result = scaled_dot_product_attention(*heads_first, scale=scaling, enable_gqa=grouped, **masking)
+    result = scaled_dot_product_attention(
+        query.transpose(0, 1).unsqueeze(0),
+        keys.transpose(0, 1).unsqueeze(0),
+        values.transpose(0, 1).unsqueeze(0),
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        scale=scaling,
+        enable_gqa=query.shape[1] != keys.shape[1],
+    )
     return result.squeeze(0).transpose(0, 1)
 
 

@@ -126,9 +126,7 @@ def transfer_kv_per_layer_pf_lf(
 ) -> None:
     """Copy tokens of one layer out of ``[tokens, layers, ...]`` buffers of K and of V."""
     for src, dst in ((src_k, dst_k), (src_v, dst_v)):
-        transfer_kv_per_layer_mla_pf_lf(
-            src, dst, src_indices, dst_indices, layer_id, item_size, src_layout_dim
-        )
+        transfer_kv_per_layer_mla_pf_lf(src, dst, src_indices, dst_indices, layer_id, item_size, src_layout_dim)
 
 
 def transfer_kv_per_layer_mla_pf_lf(
@@ -157,9 +155,7 @@ def transfer_kv_all_layer_lf_pf(
 ) -> None:
     """Copy tokens of all layers, given by address, into ``[tokens, layers, ...]`` buffers of K and of V."""
     for src, dst in ((src_k_layers, dst_k), (src_v_layers, dst_v)):
-        transfer_kv_all_layer_mla_lf_pf(
-            src, dst, src_indices, dst_indices, item_size, dst_layout_dim, num_layers
-        )
+        transfer_kv_all_layer_mla_lf_pf(src, dst, src_indices, dst_indices, item_size, dst_layout_dim, num_layers)
 
 
 def transfer_kv_all_layer_mla_lf_pf(
@@ -174,9 +170,7 @@ def transfer_kv_all_layer_mla_lf_pf(
     """Copy tokens of all layers, given by address, into a ``[tokens, layers, ...]`` buffer."""
     target = _bytes(dst)
     for layer, src in enumerate(src_layers.tolist()):
-        _copy_rows(
-            _rows_at(src, src_indices, item_size), src_indices, target[:, layer].flatten(1), dst_indices
-        )
+        _copy_rows(_rows_at(src, src_indices, item_size), src_indices, target[:, layer].flatten(1), dst_indices)
 
 
 # Names that stock modules lack on a CPU, by module.

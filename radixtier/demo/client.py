@@ -80,11 +80,8 @@ class Client:
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._timeout_s = timeout_s
 
-    def chat(
-        self, messages: Sequence[Message], max_tokens: int, on_text: Callable[[str], None] | None = None
-    ) -> Reply:
-        """Answer a chat greedily through ``/v1/chat/completions``; ``on_text`` gets the answer piece by
-        piece."""
+    def chat(self, messages: Sequence[Message], max_tokens: int, on_text: Callable[[str], None] | None = None) -> Reply:
+        """Answer a chat greedily through ``/v1/chat/completions``; ``on_text`` gets the answer piece by piece."""
         body = {
             "model": "default",
             "messages": list(messages),
@@ -109,9 +106,7 @@ class Client:
                 if piece and on_text is not None:
                     on_text(piece)
             usage = event.get("usage") or usage
-            extras |= {
-                name: value for name, value in (event.get("sglext") or {}).items() if value is not None
-            }
+            extras |= {name: value for name, value in (event.get("sglext") or {}).items() if value is not None}
         ended = time.perf_counter()
         return _reply(
             text,
@@ -123,8 +118,7 @@ class Client:
         )
 
     def generate(self, prompt_ids: Sequence[int], max_tokens: int, **fields: Any) -> Reply:
-        """Continue a prompt of exact tokens greedily through ``/generate``; ``fields`` go into the
-        request."""
+        """Continue a prompt of exact tokens greedily through ``/generate``; ``fields`` go into the request."""
         sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
         body = {"input_ids": list(prompt_ids), "sampling_params": sampling, "stream": True, **fields}
         started = time.perf_counter()

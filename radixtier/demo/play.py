@@ -89,9 +89,7 @@ def play_chats(client: Client, plan: Plan, on_turn: Callable[[Turn], None]) -> l
     return turns
 
 
-def replay(
-    client: Client, script: Iterable[Turn], answer_tokens: int, on_turn: Callable[[Turn], None]
-) -> list[Turn]:
+def replay(client: Client, script: Iterable[Turn], answer_tokens: int, on_turn: Callable[[Turn], None]) -> list[Turn]:
     """Send the very requests of `script` again, to another server."""
     turns = []
     for old in script:
@@ -105,7 +103,7 @@ def play_probes(client: Client, plan: Plan, on_result: Callable[[ProbeResult], N
     results = []
     for first, (length, group) in enumerate(PROBE_GROUPS.items()):
         prompts: dict[int, Sequence[int]] = {}
-        for probe in probe_order(group, plan.probe_rounds):
+        for probe in probe_order(group, plan.probe_groups, plan.probe_passes):
             if probe.prompt not in prompts:
                 number = _PROBE_JOURNALS * (first + 1) + probe.prompt
                 prompts[probe.prompt] = _prompt(client, number, length)
@@ -115,8 +113,7 @@ def play_probes(client: Client, plan: Plan, on_result: Callable[[ProbeResult], N
 
 
 def prefix_tokens(turns: Sequence[Turn]) -> list[int]:
-    """Return, per turn, how many of its tokens the chat had brought already: the most that can be found
-    again."""
+    """Return, per turn, how many of its tokens the chat had brought already: the most that can be found again."""
     before: dict[int, tuple[int, ...]] = {}
     lengths = []
     for turn in turns:

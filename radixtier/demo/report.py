@@ -76,8 +76,7 @@ def table(turns: Iterable[Result]) -> list[str]:
     """Lay out one line per turn: tokens per tier, and the time to first token with and without."""
     lines = [
         "                    ----- with the tier: tokens -----  --- without ---  ------ TTFT in s -------",
-        "  #  chat turn  prompt    HBM   DRAM   NVMe recomputed    HBM recomputed    with without  speed-up  "
-        "same",
+        "  #  chat turn  prompt    HBM   DRAM   NVMe recomputed    HBM recomputed    with without  speed-up  same",
     ]
     for turn in turns:
         other = turn["without"]
@@ -99,8 +98,7 @@ def summary(result: Result) -> list[str]:
     lines = [
         f"tokens with the tier:     HBM {hits['hbm']:,}  DRAM {hits['dram']:,}  NVMe {hits['nvme']:,}  "
         f"recomputed {result['recomputed_tokens']:,}",
-        f"tokens without the tier:  HBM {other['hit_tokens']['hbm']:,}  "
-        f"recomputed {other['recomputed_tokens']:,}",
+        f"tokens without the tier:  HBM {other['hit_tokens']['hbm']:,}  recomputed {other['recomputed_tokens']:,}",
         f"outputs:                  {same}",
         "TTFT of turns, median:    " + "  ".join(f"{name} {_seconds(p50[name])}" for name in p50),
     ]

@@ -12,6 +12,7 @@ whatever happens, no server and no store file is left behind by accident. Main t
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -71,9 +72,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="launch/demo.sh",
         description="Plays multi-turn chats on SGLang without and with radixtier, and compares them.",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer chats and turns: some minutes on two cores"
-    )
+    parser.add_argument("--quick", action="store_true", help="fewer chats and turns: some minutes on two cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, the plot beside it")
     parser.add_argument("--keep", action="store_true", help="leave the server running, to chat with it")
     return parser.parse_args(argv)
@@ -84,6 +83,8 @@ def _run(options: argparse.Namespace, screen: Screen) -> int:
     plan = QUICK if options.quick else FULL
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise DemoFailed(f"--json {options.json}: the directory does not exist")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise DemoFailed("matplotlib is not installed: pip install 'radixtier[demo]'")
     screen.title("Model")
     model = smollm2(screen.line)
     directory = _run_directory(plan.nvme_tokens * KV_BYTES_PER_TOKEN)
@@ -129,9 +130,7 @@ def _play_without(plan: Plan, model: Path, directory: Path, screen: Screen) -> l
 
         def show(turn: Turn) -> None:
             turns.append(turn)
-            screen.line(
-                f"{_who(len(turns), turn)}  {_where(turn.reply)}  first token {turn.reply.ttft_s:5.2f} s"
-            )
+            screen.line(f"{_who(len(turns), turn)}  {_where(turn.reply)}  first token {turn.reply.ttft_s:5.2f} s")
 
         with _watched(server):
             return play_chats(client, plan, show)

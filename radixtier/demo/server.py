@@ -34,8 +34,7 @@ TAIL_LINES = 30
 _PORTS = range(20000, 30000)
 
 CPU_FLAGS = ("--device", "cpu", "--dtype", "float32")
-"""What both sides of a comparison run with: float32, so that greedy outputs can be compared token by
-token."""
+"""What both sides of a comparison run with: float32, so that greedy outputs can be compared token by token."""
 
 _TIER_VARIABLES = {setting.env for setting in (*SETTINGS, CONFIG_FILE)}
 
@@ -82,9 +81,7 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
-    def start(
-        self, timeout_s: float = START_TIMEOUT_S, wait: Callable[[float], None] | None = None
-    ) -> Client:
+    def start(self, timeout_s: float = START_TIMEOUT_S, wait: Callable[[float], None] | None = None) -> Client:
         """Start the server and wait until it answers.
 
         Parameters
@@ -178,8 +175,7 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a process group: SGLang's children end by themselves only after a graceful
-    stop."""
+    """Kill what is left of a process group: SGLang's children end by themselves only after a graceful stop."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -97,8 +97,7 @@ def journal(number: int, words: int) -> str:
 
 
 def instructions(number: int, words: int) -> str:
-    """Write the system message of a chat about journal `number`: the journal first, so that no prefix is
-    shared."""
+    """Write the system message of a chat about journal `number`: the journal first, so that no prefix is shared."""
     return journal(number, words) + "\n\nYou answer questions about this journal, briefly and kindly."
 
 

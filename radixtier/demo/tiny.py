@@ -107,7 +107,8 @@ def _weights(config: dict[str, int], seed: int) -> dict[str, NDArray[np.float32]
 
     def matrix(rows: int, columns: int, gain: float = 1.0) -> NDArray[np.float32]:
         values = random.standard_normal((rows, columns), dtype=np.float32)
-        return values * np.float32(gain / columns**0.5)
+        values *= gain / columns**0.5
+        return values
 
     ones = np.ones(hidden, dtype=np.float32)
     weights = {

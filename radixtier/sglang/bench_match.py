@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from radixtier.sglang.bench_rig import Rig
 TURN_CALLS = 15
 """Calls of one side before it is the other's turn: enough to be back in its own caches."""
 
-TARGETS = {"hbm": 1.10, "below": 1.50}
-"""Highest ratio to stock that the tier may cost, for a match in HBM only and for one that ends below."""
+TARGET_HBM, TARGET_BELOW = 1.10, 1.50
+"""Highest ratio to stock that a match may cost, in HBM only and below."""
 
 NOISY = 0.10
 """Interquartile range of a ratio from which the machine counts as noisy."""
@@ -85,10 +85,8 @@ class Row:
     radixtier_us: float
     ratio: float
     spread: float
-    target: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "target", TARGETS["hbm" if self.tier == "hbm" else "below"])
+    target: float
+    """Highest ratio that the tier may cost there."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,6 +103,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"SGLang is not installed: pip install sglang=={SGLANG_VERSION}")
     logging.getLogger("sglang").setLevel(logging.ERROR)
     report = measure(QUICK if arguments.quick else Plan(), _say)
+    _say("")
     print(render(report))
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
@@ -143,7 +142,9 @@ def _rows(rig: Rig, plan: Plan) -> Iterator[Row]:
         rig.check(prefix, in_hbm=tier == "hbm")
         question = rig.question(prefix)
         stock, tiered = partial(rig.stock.match_prefix, question), partial(rig.tiered.match_prefix, question)
-        return Row(rig.page_size, prefix, tier, **asdict(compare(stock, tiered, before, plan.turns)))
+        timing = compare(stock, tiered, before, plan.turns)
+        target = TARGET_HBM if tier == "hbm" else TARGET_BELOW
+        return Row(rig.page_size, prefix, tier, **asdict(timing), target=target)
 
     def rows(tier: str, before: Callable[[], None]) -> Iterator[Row]:
         return (timed(tier, before, prefix) for prefix in plan.prefixes)
@@ -165,9 +166,7 @@ def _nothing() -> None:
     pass
 
 
-def compare(
-    stock: Callable[[], Any], tiered: Callable[[], Any], before: Callable[[], None], turns: int
-) -> Timing:
+def compare(stock: Callable[[], Any], tiered: Callable[[], Any], before: Callable[[], None], turns: int) -> Timing:
     """Time two calls in turns.
 
     Parameters
@@ -179,21 +178,22 @@ def compare(
     turns
         Pairs of blocks of :data:`TURN_CALLS` calls; who begins alternates.
     """
-    sides = (stock, tiered)
-    samples: tuple[list[float], list[float]] = ([], [])
-    for side in sides:
-        _block(side, before)
+    of_stock: list[float] = []
+    of_tiered: list[float] = []
+    sides = [(stock, of_stock), (tiered, of_tiered)]
+    for call, _ in sides:
+        _block(call, before)
     gc.collect()
     gc.disable()
     try:
-        for turn in range(turns):
-            for side in (0, 1) if turn % 2 else (1, 0):
-                samples[side].append(_block(sides[side], before))
+        for _ in range(turns):
+            sides.reverse()
+            for call, times in sides:
+                times.append(_block(call, before))
     finally:
         gc.enable()
-    ratios = [b / a for a, b in zip(*samples, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return Timing(statistics.median(samples[0]), statistics.median(samples[1]), middle, high - low)
+    low, middle, high = statistics.quantiles([b / a for a, b in zip(of_stock, of_tiered, strict=True)], n=4)
+    return Timing(statistics.median(of_stock), statistics.median(of_tiered), middle, high - low)
 
 
 def _block(call: Callable[[], Any], before: Callable[[], None]) -> float:
@@ -212,10 +212,14 @@ def _block(call: Callable[[], Any], before: Callable[[], None]) -> float:
 
 def render(report: dict[str, Any]) -> str:
     """Lay the report out as text."""
-    lines = [f"{'page':>5} {'prefix':>7}  {'tier':<15} {'stock us':>9} {'radixtier us':>13} {'ratio':>6} {'target':>7}"]
+    heads = ("page", "prefix", "tier", "stock us", "radixtier us", "ratio", "target")
+    lines = ["{:>4} {:>7}  {:<14} {:>9} {:>13} {:>6} {:>7}".format(*heads)]
     for row in report["rows"]:
-        line = "{page_size:>5} {prefix_tokens:>7}  {tier:<15} {stock_us:>9.1f} {radixtier_us:>13.1f} {ratio:>6.2f} {target:>7.2f}"
-        lines.append(line.format(**row) + ("  over" if row["ratio"] > row["target"] else ""))
+        lines.append(
+            "{page_size:>4} {prefix_tokens:>7}  {tier:<14} {stock_us:>9.1f} {radixtier_us:>13.1f} {ratio:>6.2f} "
+            "{target:>7.2f}".format(**row)
+            + ("  over" if row["ratio"] > row["target"] else "")
+        )
     handles = report["handles"]
     lines += [
         "",
@@ -229,8 +233,8 @@ def render(report: dict[str, Any]) -> str:
 
 
 def _say(text: str) -> None:
-    """Show progress: one changing line on a terminal, plain lines elsewhere."""
+    """Show progress: one changing line on a terminal, plain lines elsewhere; an empty text ends it."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{text[:100]}", end="", file=sys.stderr, flush=True)
-    else:
+    elif text:
         print(text, file=sys.stderr, flush=True)

@@ -305,7 +305,7 @@ class Server:
     def check(self) -> None:
         """Exact accounting on every tier."""
         self.table.check()
-        used = int((self.table.slot >= 0).sum())
+        used = int((self.table.slot >= 0).sum()) + self.cache.mover.quarantined
         assert self.store is None or self.store.used_slots == used, (self.store.used_slots, used)
         assert self.store is None or self.store.free_slots + self.store.used_slots == self.store.n_slots
         tree, _ = self.cache.total_size()

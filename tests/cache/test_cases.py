@@ -405,13 +405,20 @@ def test_full_nvme_forgets_the_coldest_leaf_first(make_server) -> None:
 def test_dead_disk_keeps_serving_from_dram(make_server) -> None:
     server = make_server(hbm=8, dram=8, nvme=64)
     server.engine.error("write", errno.ENOSPC)
-    for seed in range(12):
+    mover = server.cache.mover
+    mover.write_backoff_s = (0.001, 60.0)
+    server.serve(server.prompt(3, 0))
+    for _ in range(10_000):
+        server.events()
+        if mover._backoff > 1:
+            break
+        mover.io_done.wait(0.005)
+    for seed in range(1, 12):
         server.serve(server.prompt(3, seed))
         server.settle_transfers()
-        server.cache.mover.io_done.wait(0.05)
     server.evict_hbm()
     assert server.serve(server.prompt(3, 11)).host == 12
-    stats = server.cache.mover.stats
+    stats = mover.stats
     assert server.table.count[State.CLEAN] == 0 and stats.write_failures > 0 and stats.lost > 0
     server.check()
 

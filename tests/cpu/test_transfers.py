@@ -92,14 +92,10 @@ def back_up(pools: Pools, way: str, host: Any, device: Any) -> None:
         targets = [*pools.layer_first[0], *pools.layer_first[1]]
         transfers.transfer_kv_direct([*k, *v], targets, device, host, pools.page_size)
     elif way == "page_first_direct direct":
-        transfers.transfer_kv_all_layer_direct_lf_pf(
-            [*k, *v], pools.page_first_direct, device, host, pools.page_size
-        )
+        transfers.transfer_kv_all_layer_direct_lf_pf([*k, *v], pools.page_first_direct, device, host, pools.page_size)
     elif way == "layer_first kernel":
         host_k, host_v = (pointers(list(buffer)) for buffer in pools.layer_first)
-        transfers.transfer_kv_all_layer(
-            pointers(k), host_k, pointers(v), host_v, device, host, pools.item, LAYERS
-        )
+        transfers.transfer_kv_all_layer(pointers(k), host_k, pointers(v), host_v, device, host, pools.item, LAYERS)
     else:
         host_k, host_v = pools.page_first
         transfers.transfer_kv_all_layer_lf_pf(
@@ -145,19 +141,13 @@ def test_latent_pools_round_trip() -> None:
     there, back = tokens([3, 0], 4), tokens([8, 9], 4)
     item = 6 * 4
     page_first, layer_first = torch.zeros(PAGES * 4, LAYERS, 1, 6), torch.zeros(LAYERS, PAGES * 4, 1, 6)
-    transfers.transfer_kv_all_layer_mla_lf_pf(
-        pointers(device), page_first, there, back, item, item * LAYERS, LAYERS
-    )
-    transfers.transfer_kv_all_layer_mla(
-        pointers(device), pointers(list(layer_first)), there, back, item, LAYERS
-    )
+    transfers.transfer_kv_all_layer_mla_lf_pf(pointers(device), page_first, there, back, item, item * LAYERS, LAYERS)
+    transfers.transfer_kv_all_layer_mla(pointers(device), pointers(list(layer_first)), there, back, item, LAYERS)
     for layer, buffer in enumerate(device):
         for host in ("page_first", "layer_first"):
             buffer[there] = 0
             if host == "page_first":
-                transfers.transfer_kv_per_layer_mla_pf_lf(
-                    page_first, buffer, back, there, layer, item, item * LAYERS
-                )
+                transfers.transfer_kv_per_layer_mla_pf_lf(page_first, buffer, back, there, layer, item, item * LAYERS)
             else:
                 transfers.transfer_kv_per_layer_mla(layer_first[layer], buffer, back, there, item)
             assert torch.equal(buffer, expected[layer])

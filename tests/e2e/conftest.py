@@ -5,7 +5,6 @@ One server per page size serves all tests; every test starts with empty tiers.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +25,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(
     request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tiered]:
-    if importlib.util.find_spec("sglang") is None:
-        pytest.skip("SGLang is not installed")
     directory = tmp_path_factory.mktemp("server")
     store = directory / "nvme"
     store.mkdir()

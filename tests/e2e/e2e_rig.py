@@ -50,8 +50,7 @@ class Tiered:
 
     @property
     def most_cached(self) -> int:
-        """Tokens that a prompt sent again can have cached: whole pages, and the last token is always
-        computed."""
+        """Tokens that a prompt sent again can have cached: whole pages, and the last token is always computed."""
         return (LENGTH - 1) // self.page_size * self.page_size
 
     def send_and_leave(self, prompt: Sequence[int]) -> None:
@@ -62,8 +61,7 @@ class Tiered:
         connection.close()
 
     def assert_idle(self) -> None:
-        """A flush waits until nothing runs; a scheduler whose accounts do not add up when idle ends
-        itself."""
+        """A flush waits until nothing runs; a scheduler whose accounts do not add up when idle ends itself."""
         self.client.flush()
         assert self.client.healthy()
         assert self.server.running()

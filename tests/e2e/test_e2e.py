@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,10 @@ from e2e_rig import (
 
 from radixtier.demo.server import CPU_FLAGS, serve_command
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed"),
+]
 
 CHAT = Path(__file__).parents[2] / "examples" / "chat.py"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radixtier.tree.residency import DOOMED, NONE, READ, WRITE, Pages, ResidencyTable, State
+from radixtier.tree.residency import DOOMED, NONE, READ, WRITE, Pages, ResidencyTable, Slots, State
 
 FREE, FILLING, DIRTY, CLEAN, COLD, LOST = State
 
@@ -74,7 +74,7 @@ class Model:
         assert frame not in {p.frame for p in self.pages.values()}, "a frame in use was given out"
         return frame
 
-    def _expect(self, handles: list[int], returned: np.ndarray[tuple[int], np.dtype[np.int32]], freed: set[int]) -> None:
+    def _expect(self, handles: list[int], returned: Slots, freed: set[int]) -> None:
         """Reap in the model; slots that the table returned must be those and ``freed``, each once."""
         for handle in handles:
             page = self.pages[handle]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mover_fakes import SCALE
 
 from radixtier.identity import chain, namespace_seed
+from radixtier.policy.eviction import SCAN_LIMIT
 from radixtier.tree.residency import NONE, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import ROOT, TierTree
 
@@ -244,6 +245,17 @@ def test_pages_that_come_back_are_victims_again_after_a_use() -> None:
     grove.table.end_read(pages, ~none, none)
     grove.tree.use_page(int(pages[-1]))
     assert sorted(grove.tree.victims(9).tolist()) == sorted(pages.tolist())
+
+
+def test_runs_without_frames_do_not_hide_the_others_for_long() -> None:
+    grove = Grove(3 * SCAN_LIMIT, 3 * SCAN_LIMIT)
+    empty = np.concatenate([grove.add(1) for _ in range(2 * SCAN_LIMIT + 1)])
+    last = grove.add(2)
+    grove.clean(np.concatenate([empty, last]))
+    grove.table.drop_frames(empty)
+    asked = [grove.tree.victims(2).tolist() for _ in range(3)]
+    assert asked[-1] == last.tolist()
+    assert len(grove.tree.order) == 1
 
 
 class Oracle:

@@ -50,7 +50,7 @@ class _Lru:
 def test_probes_meet_the_tier_they_are_for(plan: Plan) -> None:
     for length, group in PROBE_GROUPS.items():
         tiers = Tiers(plan)
-        for probe in probe_order(group, plan.probe_rounds):
+        for probe in probe_order(group, plan.probe_groups, plan.probe_passes):
             assert tiers.visit(probe.prompt, length) == probe.tier, (length, probe)
 
 
@@ -70,7 +70,7 @@ def test_chats_return_from_every_tier(plan: Plan) -> None:
 def test_everything_fits_where_it_must(plan: Plan) -> None:
     longest = int(1.5 * plan.words_of(plan.chats - 1)) + 5 * plan.rounds * (plan.answer_tokens + 40)
     assert max(longest, *PROBE_GROUPS) + plan.answer_tokens < plan.hbm_tokens
-    probes = sum(length * group * plan.probe_rounds for length, group in PROBE_GROUPS.items())
+    probes = sum(length * group * plan.probe_groups for length, group in PROBE_GROUPS.items())
     assert plan.chats * longest + probes < plan.nvme_tokens
     for tokens in (plan.hbm_tokens, plan.dram_tokens, plan.nvme_tokens):
         assert tokens % 16 == 0

@@ -1,0 +1,174 @@
+"""``radixtier bench noreuse``: does the tier slow down a load that it cannot help?
+
+Owns two servers on this machine, stock SGLang without a host tier and the tiered one. Invariant: only one of them runs
+at a time, the other is stopped by a signal, so neither is measured against the other's idle loop; both get the same
+prompts, no two of which share a page. Main thread, with a few threads that send requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from radixtier import SGLANG_VERSION
+from radixtier.demo.client import RequestFailed
+from radixtier.demo.model import cache_root, smollm2
+from radixtier.demo.screen import Screen
+from radixtier.demo.server import CPU_FLAGS, Server, ServerFailed
+
+PROMPT_TOKENS = 512
+PROMPTS = 8
+"""Requests per turn; with 4,096 tokens of prompt, a turn nearly fills HBM."""
+
+ANSWER_TOKENS = 8
+CONCURRENT = 4
+PAGE_SIZE = 16
+
+HBM_TOKENS, DRAM_TOKENS, NVME_TOKENS = 6144, 6144, 6144
+"""Small, so that after :data:`WARM_TURNS` turns every tier is full and forgets as much as comes in."""
+
+WARM_TURNS = 4
+TARGET = 0.98
+"""Least throughput with the tier, as a share of stock."""
+
+EXPLANATION = """\
+Starts stock SGLang (radix cache on, no host tier) and SGLang with radixtier on this machine's CPU and sends both the
+same load, in turns: prompts of which no two share a page, so that nothing is ever reused, while every page is backed
+up, written to NVMe and forgotten again. While one server works the other is stopped by a signal. ratio is the median
+over turns of radixtier's throughput / stock's; a turn is 8 prompts of 512 tokens, 4 at a time.
+"""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One load on both sides, in tokens of prompt and answer per second."""
+
+    stock: float
+    radixtier: float
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the load, print the ratio, write the JSON; 1 only if a server failed."""
+    parser = argparse.ArgumentParser(
+        prog="radixtier bench noreuse", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--quick", action="store_true", help="4 turns instead of 16")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
+    options = parser.parse_args(argv)
+    screen = Screen()
+    try:
+        result = measure(options.model or smollm2(screen.line), 4 if options.quick else 16, screen)
+    except (ServerFailed, RequestFailed, OSError, RuntimeError) as error:
+        print(f"radixtier bench noreuse: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def measure(model: Path, turns: int, screen: Screen) -> dict[str, Any]:
+    """Run ``turns`` turns, after those that fill the tiers.
+
+    Returns
+    -------
+    dict
+        ``ratio``, ``spread`` (interquartile range of the ratio over turns), ``stock_tokens_per_s`` and
+        ``radixtier_tokens_per_s`` (medians), ``turns``, ``target``, ``model``, ``sglang_version``.
+    """
+    vocabulary = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    prompts = _prompts(vocabulary)
+    done: list[Turn] = []
+    with _servers(model, screen) as servers:
+        for number in range(-WARM_TURNS, turns):
+            load = [next(prompts) for _ in range(PROMPTS)]
+            sides = servers if number % 2 else servers[::-1]
+            speed = {server.name: _throughput(server, load) for server in sides}
+            turn = Turn(*(speed[server.name] for server in servers))
+            name = f"turn {number + 1:2}" if number >= 0 else "filling"
+            screen.line(
+                f"{name}: stock {turn.stock:6.0f} tokens/s, radixtier {turn.radixtier:6.0f}, "
+                f"ratio {turn.radixtier / turn.stock:.3f}"
+            )
+            if number >= 0:
+                done.append(turn)
+    low, ratio, high = statistics.quantiles([turn.radixtier / turn.stock for turn in done], n=4)
+    screen.line(f"ratio {ratio:.3f}, half of the turns within {low:.3f} to {high:.3f} (target {TARGET})")
+    return {
+        "sglang_version": SGLANG_VERSION,
+        "model": model.name,
+        "turns": turns,
+        "stock_tokens_per_s": statistics.median(turn.stock for turn in done),
+        "radixtier_tokens_per_s": statistics.median(turn.radixtier for turn in done),
+        "ratio": ratio,
+        "spread": high - low,
+        "target": TARGET,
+    }
+
+
+def _prompts(vocabulary: int) -> Iterator[list[int]]:
+    source = random.Random(0)
+    while True:
+        yield source.choices(range(vocabulary // 2), k=PROMPT_TOKENS)
+
+
+@contextmanager
+def _servers(model: Path, screen: Screen) -> Iterator[list[Server]]:
+    """Run both servers, each stopped by a signal as soon as it is up."""
+    root = cache_root() / "bench"
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="noreuse-", dir=root) as scratch, ExitStack() as stack:
+        common = [*CPU_FLAGS, "--page-size", str(PAGE_SIZE)]
+        tier = [
+            "--enable-radix-tier",
+            "--radix-tier-hbm-size", f"{HBM_TOKENS}tok",
+            "--radix-tier-dram-size", f"{DRAM_TOKENS}tok",
+            "--radix-tier-nvme-size", f"{NVME_TOKENS}tok",
+            "--radix-tier-nvme-path", scratch,
+        ]  # fmt: skip
+        servers = []
+        for name, flags in (("stock", ["--max-total-tokens", str(HBM_TOKENS)]), ("radixtier", tier)):
+            server = Server(name, model, [*common, *flags], Path(scratch) / f"{name}.log")
+            stack.enter_context(server)
+            screen.line(f"starting {name} (importing SGLang takes up to a minute)")
+            server.start()
+            stack.callback(_signal, server, signal.SIGCONT)
+            _signal(server, signal.SIGSTOP)
+            servers.append(server)
+        yield servers
+
+
+def _throughput(server: Server, load: Sequence[Sequence[int]]) -> float:
+    """Wake a server, send it a load, and let it sleep again; tokens per second."""
+    _signal(server, signal.SIGCONT)
+    try:
+        server.client.generate(load[0][: PAGE_SIZE - 1], 1)
+        with ThreadPoolExecutor(CONCURRENT) as pool:
+            begin = time.perf_counter()
+            replies = list(pool.map(lambda prompt: server.client.generate(prompt, ANSWER_TOKENS), load))
+            seconds = time.perf_counter() - begin
+    except (RequestFailed, OSError) as error:
+        raise server.failure(f"failed a request ({error})") from error
+    finally:
+        _signal(server, signal.SIGSTOP)
+    if any(reply.cached for reply in replies):
+        raise RuntimeError(f"{server.name} reused tokens of prompts that share none: this is no measurement")
+    return sum(reply.prompt_tokens + len(reply.output_ids) for reply in replies) / seconds
+
+
+def _signal(server: Server, number: signal.Signals) -> None:
+    if server.running():
+        os.killpg(server.pid, number)

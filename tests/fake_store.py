@@ -1,0 +1,187 @@
+"""A page store without threads: the test says when a job ends, and how.
+
+Adversarial where the contract leaves room: a write copies its frames only when it ends, a read scribbles over its
+frames as soon as it is queued, and a page that failed leaves garbage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from radixtier.store.checksum import page_checksum
+from radixtier.store.jobs import JobDone, Priority
+
+PAGE_BYTES = 32
+
+OK, ERROR, CORRUPT = "ok", "error", "corrupt"
+"""What may become of a page. A corrupt write is claimed to be good and found out by the read."""
+
+
+@dataclass
+class FakeJob:
+    kind: str
+    frames: np.ndarray[Any, Any]
+    slots: np.ndarray[Any, Any]
+    seeds: list[int]
+    sums: list[int]
+    started: int = 0
+    """Leading pages that are moving: these can no longer be cancelled."""
+    cancelled: bool = False
+    before: np.ndarray[Any, Any] | None = None
+    """Frames as they were when a write was queued."""
+
+
+class FakeStore:
+    """The contract of :class:`PageStore`; every breach of it by the caller is an assertion."""
+
+    def __init__(self, n_slots: int, memory: np.ndarray[Any, Any]) -> None:
+        self.n_slots = n_slots
+        self.memory = memory
+        self.jobs: dict[Any, FakeJob] = {}
+        self.disk: dict[int, bytes] = {}
+        self.rotten: set[int] = set()
+        self.used: set[int] = set()
+        self.reads: list[list[int]] = []
+        self.writes: list[list[int]] = []
+        self.stuck = False
+        self.closed = False
+        self._free = list(range(n_slots))
+        self._done: list[JobDone] = []
+        self._unreported: Counter[int] = Counter()
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._free)
+
+    @property
+    def used_slots(self) -> int:
+        return len(self.used)
+
+    def alloc(self, n: int) -> np.ndarray[Any, Any] | None:
+        if n > len(self._free):
+            return None
+        taken, self._free = self._free[:n], self._free[n:]
+        self.used.update(taken)
+        return np.array(taken, np.int64)
+
+    def free(self, slots: np.ndarray[Any, Any]) -> None:
+        assert slots.dtype == np.int64
+        for slot in slots.tolist():
+            assert slot in self.used, "a slot is freed that is not in use"
+            assert not self._unreported[slot], "a slot is freed while a transfer uses it"
+            self.used.remove(slot)
+            self.disk.pop(slot, None)
+            self.rotten.discard(slot)
+            self._free.append(slot)  # oldest first: wrong reuse shows late, but on everybody
+
+    def write(self, frames: Any, slots: Any, seeds: Any, tag: Any) -> None:
+        self._submit("write", frames, slots, seeds, np.zeros(len(slots), np.uint64), tag)
+        self.jobs[tag].before = self.memory[frames].copy()
+        self.writes.append(slots.tolist())
+
+    def read(
+        self, frames: Any, slots: Any, seeds: Any, checksums: Any, tag: Any, priority: Priority = Priority.DEMANDED
+    ) -> None:
+        self._submit("read", frames, slots, seeds, checksums, tag)
+        self.memory[frames] = 0xEE
+        self.reads.append(slots.tolist())
+
+    def _submit(self, kind: str, frames: Any, slots: Any, seeds: Any, sums: Any, tag: Any) -> None:
+        assert not self.closed, "I/O after close"
+        assert tag not in self.jobs, "two jobs with one tag"
+        assert 0 < len(frames) == len(slots) == len(seeds) == len(sums)
+        assert frames.dtype == slots.dtype == np.int64 and seeds.dtype == sums.dtype == np.uint64
+        assert ((frames >= 0) & (frames < len(self.memory))).all()
+        moving = {f for job in self.jobs.values() for f in job.frames.tolist()}
+        assert not moving & set(frames.tolist()), "a frame has two transfers"
+        for slot in slots.tolist():
+            assert slot in self.used and not self._unreported[slot], "a slot has two transfers, or no owner"
+            self._unreported[slot] += 1
+        self.jobs[tag] = FakeJob(kind, frames.copy(), slots.copy(), seeds.tolist(), sums.tolist())
+
+    def start(self, tag: Any, pages: int) -> None:
+        """Let the leading pages of a job move: no cancel reaches them any more."""
+        job = self.jobs[tag]
+        if not job.cancelled:
+            job.started = max(job.started, min(pages, len(job.slots)))
+
+    def finish(self, tag: Any, outcomes: Iterable[str] = ()) -> None:
+        """End a job; pages without an outcome end well, those behind a cancel do not move."""
+        job = self.jobs.pop(tag)
+        n = len(job.slots)
+        fate = (list(outcomes) + [OK] * n)[:n]
+        moved = job.started if job.cancelled else n
+        ok, corrupt = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        sums = np.zeros(n, np.uint64)
+        for i in range(moved):
+            move = self._write_page if job.kind == "write" else self._read_page
+            ok[i], corrupt[i], sums[i] = move(job, i, fate[i])
+        failed = not (ok | corrupt)[:moved].all()
+        self._done.append(
+            JobDone(
+                tag, job.kind, job.slots, ok, corrupt, sums, int(ok.sum()) * PAGE_BYTES,  # type: ignore[arg-type]
+                job.cancelled, "broken" if failed else None, 0.0, 0.0,
+            )
+        )  # fmt: skip
+
+    def _write_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
+        frame, slot = int(job.frames[i]), int(job.slots[i])
+        assert job.before is not None
+        assert (self.memory[frame] == job.before[i]).all(), "a frame changed while it was being written"
+        data = self.memory[frame].tobytes()
+        self.disk[slot] = data if fate == OK else bytes(PAGE_BYTES)
+        if fate == ERROR:
+            return False, False, 0
+        if fate == CORRUPT:
+            self.rotten.add(slot)
+        return True, False, page_checksum([memoryview(data)], job.seeds[i])
+
+    def _read_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
+        frame, slot = int(job.frames[i]), int(job.slots[i])
+        data = self.disk[slot]
+        found = page_checksum([memoryview(data)], job.seeds[i])
+        good = found == job.sums[i]
+        assert good == (slot not in self.rotten), "the checksum or seed of a page is not that of its write"
+        if fate == ERROR:
+            return False, False, 0
+        if fate == CORRUPT or not good:
+            return False, True, found ^ 1
+        self.memory[frame] = np.frombuffer(data, np.uint8)
+        return True, False, found
+
+    def finish_all(self, *outcomes: str) -> None:
+        for tag in list(self.jobs):
+            self.finish(tag, outcomes)
+
+    def cancel(self, tag: Any) -> None:
+        job = self.jobs.get(tag)
+        if job is not None and not job.cancelled and job.started < len(job.slots):
+            job.cancelled = True
+            if not job.started:
+                self.finish(tag)
+
+    def poll(self) -> list[JobDone]:
+        done, self._done = self._done, []
+        for job in done:
+            self._unreported.subtract(job.slots.tolist())
+        return done
+
+    def drain(self, timeout: float) -> bool:
+        if not self.stuck:
+            self.finish_all()
+        return not self.jobs
+
+    def close(self, timeout: float = 10.0) -> bool:
+        for tag in list(self.jobs):
+            self.cancel(tag)
+        self.closed = not self.jobs
+        return self.closed
+
+    def in_flight(self) -> list[int]:
+        """Slots of jobs that :meth:`poll` has not reported, sorted."""
+        return sorted(self._unreported.elements())
