@@ -55,6 +55,8 @@ class Promotion:
     """Those of ``pages`` that were not in DRAM when the request came."""
     held: bool = False
     done: bool = False
+    whole: bool = False
+    """Every page is in DRAM and stays there until :meth:`Mover.drop`."""
     tags: set[int] = field(default_factory=set)
 
     def cut(self, gone: Pages) -> None:
@@ -73,6 +75,7 @@ class Promotion:
             state = state[: lost[0]] if len(lost) else state
             # Held pages do not leave DRAM again, so once ready is ready for good.
             self.done = self.held and not (state == State.COLD).any()
+            self.whole = self.done and len(state) == len(self.pages)
         return self.done
 
 

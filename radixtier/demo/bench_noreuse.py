@@ -16,10 +16,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +49,22 @@ EXPLANATION = """\
 Starts stock SGLang (radix cache on, no host tier) and SGLang with radixtier on this machine's CPU and sends both the
 same load, in turns: prompts of which no two share a page, so that nothing is ever reused, while every page is backed
 up, written to NVMe and forgotten again. While one server works the other is stopped by a signal. ratio is the median
-over turns of radixtier's throughput / stock's; a turn is 8 prompts of 512 tokens, 4 at a time.
+over turns of radixtier's throughput / stock's; a turn is 8 prompts of 512 tokens, 4 at a time. cpu_ratio is the same
+for tokens per second of CPU time, which other work on the machine disturbs less.
 """
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One load on both sides, in tokens of prompt and answer per second."""
+class Load:
+    """One load on one side; tokens are those of prompts and answers."""
 
-    stock: float
-    radixtier: float
+    tokens_per_s: float
+    tokens_per_cpu_s: float
+    """Per second of CPU time of the server's processes: neighbours on the machine hardly change that."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the load, print the ratio, write the JSON; 1 only if a server failed."""
+    """Run the load, print the ratio, write the JSON; 1 only if it could not be measured."""
     parser = argparse.ArgumentParser(
         prog="radixtier bench noreuse", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -70,8 +73,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
     options = parser.parse_args(argv)
     screen = Screen()
+    # A plain `kill` ends this like Ctrl-C does: with its servers stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         result = measure(options.model or smollm2(screen.line), 4 if options.quick else 16, screen)
+    except KeyboardInterrupt:
+        print("radixtier bench noreuse: interrupted; servers are stopped", file=sys.stderr)
+        return 130
     except (ServerFailed, RequestFailed, OSError, RuntimeError) as error:
         print(f"radixtier bench noreuse: {error}", file=sys.stderr)
         return 1
@@ -86,37 +94,49 @@ def measure(model: Path, turns: int, screen: Screen) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``ratio``, ``spread`` (interquartile range of the ratio over turns), ``stock_tokens_per_s`` and
-        ``radixtier_tokens_per_s`` (medians), ``turns``, ``target``, ``model``, ``sglang_version``.
+        Medians over turns: ``ratio`` of throughput, ``cpu_ratio`` of tokens per CPU second, ``stock_tokens_per_s``,
+        ``radixtier_tokens_per_s``; ``spread`` and ``cpu_spread``, the interquartile ranges of the ratios; ``turns``,
+        ``target``, ``model``, ``sglang_version``.
     """
     vocabulary = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     prompts = _prompts(vocabulary)
-    done: list[Turn] = []
+    done: list[list[Load]] = []
     with _servers(model, screen) as servers:
         for number in range(-WARM_TURNS, turns):
-            load = [next(prompts) for _ in range(PROMPTS)]
+            work = [next(prompts) for _ in range(PROMPTS)]
             sides = servers if number % 2 else servers[::-1]
-            speed = {server.name: _throughput(server, load) for server in sides}
-            turn = Turn(*(speed[server.name] for server in servers))
-            name = f"turn {number + 1:2}" if number >= 0 else "filling"
+            loads = {server.name: _work(server, work) for server in sides}
+            stock, tiered = turn = [loads[server.name] for server in servers]
             screen.line(
-                f"{name}: stock {turn.stock:6.0f} tokens/s, radixtier {turn.radixtier:6.0f}, "
-                f"ratio {turn.radixtier / turn.stock:.3f}"
+                f"{f'turn {number + 1}' if number >= 0 else 'filling'}: stock {stock.tokens_per_s:.0f} tokens/s, "
+                f"radixtier {tiered.tokens_per_s:.0f}, ratio {tiered.tokens_per_s / stock.tokens_per_s:.3f}, "
+                f"cpu_ratio {tiered.tokens_per_cpu_s / stock.tokens_per_cpu_s:.3f}"
             )
             if number >= 0:
                 done.append(turn)
-    low, ratio, high = statistics.quantiles([turn.radixtier / turn.stock for turn in done], n=4)
-    screen.line(f"ratio {ratio:.3f}, half of the turns within {low:.3f} to {high:.3f} (target {TARGET})")
+    ratio, spread = _middle(tiered.tokens_per_s / stock.tokens_per_s for stock, tiered in done)
+    cpu_ratio, cpu_spread = _middle(tiered.tokens_per_cpu_s / stock.tokens_per_cpu_s for stock, tiered in done)
+    screen.line(
+        f"ratio {ratio:.3f} (target {TARGET}, spread {spread:.3f}), cpu_ratio {cpu_ratio:.3f} ({cpu_spread:.3f})"
+    )
     return {
         "sglang_version": SGLANG_VERSION,
         "model": model.name,
         "turns": turns,
-        "stock_tokens_per_s": statistics.median(turn.stock for turn in done),
-        "radixtier_tokens_per_s": statistics.median(turn.radixtier for turn in done),
+        "stock_tokens_per_s": statistics.median(stock.tokens_per_s for stock, _ in done),
+        "radixtier_tokens_per_s": statistics.median(tiered.tokens_per_s for _, tiered in done),
         "ratio": ratio,
-        "spread": high - low,
+        "spread": spread,
+        "cpu_ratio": cpu_ratio,
+        "cpu_spread": cpu_spread,
         "target": TARGET,
     }
+
+
+def _middle(values: Iterable[float]) -> tuple[float, float]:
+    """Median and interquartile range."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, high - low
 
 
 def _prompts(vocabulary: int) -> Iterator[list[int]]:
@@ -151,22 +171,33 @@ def _servers(model: Path, screen: Screen) -> Iterator[list[Server]]:
         yield servers
 
 
-def _throughput(server: Server, load: Sequence[Sequence[int]]) -> float:
-    """Wake a server, send it a load, and let it sleep again; tokens per second."""
+def _work(server: Server, prompts: Sequence[Sequence[int]]) -> Load:
+    """Wake a server, send it a load, and let it sleep again."""
     _signal(server, signal.SIGCONT)
     try:
-        server.client.generate(load[0][: PAGE_SIZE - 1], 1)
+        server.client.generate(prompts[0][: PAGE_SIZE - 1], 1)
         with ThreadPoolExecutor(CONCURRENT) as pool:
-            begin = time.perf_counter()
-            replies = list(pool.map(lambda prompt: server.client.generate(prompt, ANSWER_TOKENS), load))
-            seconds = time.perf_counter() - begin
+            begin, cpu = time.perf_counter(), _cpu_seconds(server)
+            replies = list(pool.map(lambda prompt: server.client.generate(prompt, ANSWER_TOKENS), prompts))
+            seconds, cpu = time.perf_counter() - begin, _cpu_seconds(server) - cpu
     except (RequestFailed, OSError) as error:
         raise server.failure(f"failed a request ({error})") from error
     finally:
         _signal(server, signal.SIGSTOP)
     if any(reply.cached for reply in replies):
         raise RuntimeError(f"{server.name} reused tokens of prompts that share none: this is no measurement")
-    return sum(reply.prompt_tokens + len(reply.output_ids) for reply in replies) / seconds
+    tokens = sum(reply.prompt_tokens + len(reply.output_ids) for reply in replies)
+    return Load(tokens / seconds, tokens / cpu)
+
+
+def _cpu_seconds(server: Server) -> float:
+    """CPU time of all processes of a server's process group so far."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # a process that ended meanwhile
+            group, user, system = itemgetter(2, 11, 12)(stat.read_text().rpartition(")")[2].split())
+            ticks += (int(user) + int(system)) if int(group) == server.pid else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _signal(server: Server, number: signal.Signals) -> None:

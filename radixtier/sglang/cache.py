@@ -69,6 +69,8 @@ class Waiting:
     """A request between arrival and admission."""
 
     promotion: Promotion | None = None
+    node: int = -1
+    """Where the path of the promotion ends in SGLang's tree."""
     cold: Pages = field(default_factory=lambda: np.empty(0, np.int64))
     """Every page that was on NVMe only when the request asked for it."""
     admissible: bool = False
@@ -77,6 +79,13 @@ class Waiting:
     """Its deadline passed: it takes what has arrived and asks for no more."""
     blocked_at: float | None = None
     """When the scheduler first wanted to admit it and could not, seconds."""
+
+    def covers(self, result: MatchResult, page_size: int) -> bool:
+        """Whether all that a match found below HBM is held in DRAM for this request."""
+        held = self.promotion
+        if held is None or not held.whole or result.best_match_node != self.node:
+            return False
+        return bool(result.host_hit_length <= len(held.pages) * page_size)
 
 
 class RadixTierCache(UnifiedRadixCache):
@@ -119,9 +128,12 @@ class RadixTierCache(UnifiedRadixCache):
         result = super().match_prefix(params)
         if result.host_hit_length == 0:
             return result
-        path = self._path(result)
         waiting = None if params.req is None else self._waiting.get(params.req.cache_request_handle)
-        deliverable = path.loadable if waiting is not None and waiting.admissible else path.known
+        wants_dram = waiting is not None and waiting.admissible
+        if not self.mover.table.count[State.LOST] and (not wants_dram or waiting.covers(result, self.page_size)):
+            return result
+        path = self._path(result)
+        deliverable = path.loadable if wants_dram else path.known
         if deliverable == len(path.pages):
             return result
         if waiting is not None and (waiting.expired or deliverable == path.known):
@@ -171,14 +183,16 @@ class RadixTierCache(UnifiedRadixCache):
         if self.mover.store is None:
             return
         waiting = self._waiting.get(request)
+        node = last_host_node_id
         if waiting is None:
-            path = self._read_path(last_host_node_id)
+            path = self._read_path(node)
         elif waiting.expired:
             return
         else:
             tokens = array("q", matched_prefix_tokens or ()) + array("q", new_input_tokens)
             key = RadixKey(tokens, extra_key, self.tree_core.is_eagle, cache_salt=cache_salt)
-            path = self._path(super().match_prefix(MatchPrefixParams(key=key.page_aligned(self.page_size))))
+            result = super().match_prefix(MatchPrefixParams(key=key.page_aligned(self.page_size)))
+            node, path = result.best_match_node, self._path(result)
         if path.known == 0:
             return
         waiting = self._waiting.setdefault(request, Waiting())
@@ -186,6 +200,7 @@ class RadixTierCache(UnifiedRadixCache):
             self.mover.drop(waiting.promotion)
         waiting.promotion = self.mover.promote(path.pages[: path.known])
         waiting.cold = np.union1d(waiting.cold, waiting.promotion.cold)
+        waiting.node = node
         waiting.admissible = False
 
     def check_prefetch_progress(self, request: Any) -> bool:
