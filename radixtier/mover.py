@@ -214,8 +214,9 @@ class Mover:
         self._free_slots(self.table.release(pages))
 
     def filled(self, pages: Pages) -> None:
-        """A backup was acknowledged: the pages are in DRAM now and wait to be written."""
+        """A backup was acknowledged: the pages are in DRAM now, and their runs can be demoted again."""
         self._free_slots(self.table.filled(pages))
+        self._use_runs(pages)
 
     def fill_failed(self, pages: Pages) -> None:
         """A backup did not happen."""
@@ -411,9 +412,11 @@ class Mover:
                 "radixtier: %d pages on NVMe are not usable (%s) and will be recomputed; %d since the start",
                 len(bad), job.error or "wrong checksum", self.stats.read_failures,
             )  # fmt: skip
-        arrived = pages[job.ok]
-        arrived = arrived[self.table.run[arrived] != NONE]
-        for number in np.unique(self.table.run[arrived]).tolist():
+        self._use_runs(pages[job.ok])
+
+    def _use_runs(self, pages: Pages) -> None:
+        runs = self.table.run[pages]
+        for number in np.unique(runs[runs != NONE]).tolist():
             self.tree.use(number)
 
     # ---- whole-tier operations ----------------------------------------------------------------------

@@ -76,12 +76,15 @@ def build_parameters(geometry: Geometry) -> Any:
 
 def build_stock(geometry: Geometry) -> Any:
     """Build SGLang's own cache with its own host tier, as large as the device pool twice over."""
+    from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
     from sglang.srt.runtime_context import get_server_args
 
     params = build_parameters(geometry)
     cache = UnifiedRadixCache(params)
-    cache.init_hicache(get_server_args(), params)
+    # Without a budget SGLang insists on 10 GiB of free memory, whatever the size of the pool.
+    with host_memory_budget_scope(1 << 30):
+        cache.init_hicache(get_server_args(), params)
     return cache
 
 
