@@ -10,6 +10,8 @@ import functools
 import importlib
 from typing import Any
 
+HOST_RESERVE_BYTES = 2 << 30
+
 _active = False
 
 
@@ -19,7 +21,8 @@ def activate() -> None:
     Idempotent. Imports torch and the SGLang modules it touches. Call it only when the server runs with
     ``--device cpu``: it takes pinned memory away from every host pool.
 
-    - `HostKVCache` allocates plain memory: there is no driver to pin it for.
+    - `HostKVCache` allocates plain memory: there is no driver to pin it for. Of the machine's memory it leaves
+      `HOST_RESERVE_BYTES` free instead of the 10 GiB of a GPU server, more than many a machine without one has.
     - The transfer kernels that pools import only on a GPU get CPU versions (`radixtier.cpu.transfers`): I/O backend
       ``direct`` with layouts ``page_first_direct`` and ``layer_first``, ``kernel`` with ``page_first`` and
       ``layer_first``.
@@ -44,6 +47,7 @@ def _allocate_unpinned() -> None:
         stock(self, pin_memory=False, **arguments)
 
     base.HostKVCache.__init__ = unpinned
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = HOST_RESERVE_BYTES
 
 
 def _install_transfers() -> None:

@@ -277,10 +277,10 @@ def _report(result: Result, directory: Path, json_file: Path | None, screen: Scr
 
 def _keep(server: Server, store: Path, screen: Screen) -> None:
     (store.parent / "keep").touch()
-    python, chat = shlex.quote(sys.executable), Path(__file__).parents[2] / "examples" / "chat.py"
+    pid, python, chat = server.pid, shlex.quote(sys.executable), Path(__file__).parents[2] / "examples" / "chat.py"
     screen.title("The server keeps running")
     screen.line(f"chat with it:  {python} {shlex.quote(str(chat))} --url {server.url}")
-    screen.line(f"stop it:       kill {server.pid}; sleep 5; rm -r {shlex.quote(str(store.parent))}")
+    screen.line(f"stop it:       kill {pid}; tail --pid={pid} -f /dev/null; rm -r {shlex.quote(str(store.parent))}")
     server.leave_running()
 
 

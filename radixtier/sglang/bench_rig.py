@@ -52,7 +52,8 @@ class Rig:
         geometry = standalone.Geometry(page_size, self._length + TURN_TOKENS, layers=1, heads=1, head_dim=1)
         pages = geometry.tokens // page_size
         self._directory = tempfile.TemporaryDirectory(prefix="radixtier-bench-")
-        tiers = Tiers(lambda _: pages, pages, partial(_open_store, Path(self._directory.name)))
+        # Twice the path in DRAM: a request that waits may hold most of DRAM, not all of it.
+        tiers = Tiers(lambda _: 2 * pages, pages, partial(_open_store, Path(self._directory.name)))
         standalone.publish_arguments(page_size)
         self.stock = standalone.build_stock(geometry)
         self.tiered = standalone.build_tiered(geometry, tiers)

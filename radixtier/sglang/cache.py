@@ -52,6 +52,10 @@ EVICT_SHARE = 64
 """SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
 
 
+_DIRTY, _CLEAN, _COLD = int(State.DIRTY), int(State.CLEAN), int(State.COLD)
+"""Comparing an array with an enum member takes 2 us, a third of a short match; with a plain integer 0.8."""
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
     """The part of a matched path that is not in HBM, root-side first, as of one epoch of the residency table."""
@@ -129,11 +133,13 @@ class RadixTierCache(UnifiedRadixCache):
         if result.host_hit_length == 0:
             return result
         waiting = None if params.req is None else self._waiting.get(params.req.cache_request_handle)
-        wants_dram = waiting is not None and waiting.admissible
-        if not self.mover.table.count[State.LOST] and (not wants_dram or waiting.covers(result, self.page_size)):
+        admissible = waiting if waiting is not None and waiting.admissible else None
+        if not self.mover.table.count[State.LOST] and (
+            admissible is None or admissible.covers(result, self.page_size)
+        ):
             return result
         path = self._path(result)
-        deliverable = path.loadable if wants_dram else path.known
+        deliverable = path.known if admissible is None else path.loadable
         if deliverable == len(path.pages):
             return result
         if waiting is not None and (waiting.expired or deliverable == path.known):
@@ -159,8 +165,8 @@ class RadixTierCache(UnifiedRadixCache):
         transfer, _ = self.tree_core.build_load_back_spec(node)
         pages = self._pool.pages_of(transfer.host_indices)
         state = table.state[pages]
-        in_dram = (state == State.DIRTY) | (state == State.CLEAN)
-        return Path(table.epoch, pages, _leading(in_dram | (state == State.COLD)), _leading(in_dram))
+        in_dram = (state == _DIRTY) | (state == _CLEAN)
+        return Path(table.epoch, pages, _leading(in_dram | (state == _COLD)), _leading(in_dram))
 
     # ---- arrival and admission ----------------------------------------------------------------------
 
@@ -413,4 +419,5 @@ class RadixTierCache(UnifiedRadixCache):
 
 def _leading(flags: np.ndarray[Any, Any]) -> int:
     """Number of leading true values."""
-    return len(flags) if flags.all() else int(np.argmin(flags))
+    first = int(flags.argmin()) if len(flags) else 0
+    return first if len(flags) and not flags[first] else len(flags)

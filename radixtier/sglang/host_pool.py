@@ -137,8 +137,8 @@ class LogicalPoolMixin:
     def pages_of(self, indices: torch.Tensor) -> Pages:
         """Handles behind token indices that cover whole pages."""
         page_size = self._page_tokens
-        pages: Pages = indices[::page_size].numpy() // page_size
-        return pages
+        pages: Pages = indices.numpy()[::page_size]
+        return pages.copy() if page_size == 1 else pages // page_size
 
     def tokens_of(self, pages: np.ndarray[Any, Any]) -> torch.Tensor:
         """Token indices of pages (logical or physical), in order."""

@@ -85,8 +85,9 @@ class ResidencyTable:
     def clear(self) -> None:
         """Forget everything. Nothing may be in flight (the caller drains first)."""
         self.state[:] = State.FREE
-        for array in (self.flight, self.lease, self.hold):
-            array[:] = 0
+        self.flight[:] = 0
+        self.lease[:] = 0
+        self.hold[:] = 0
         for array in (self.frame, self.slot, self.run):
             array[:] = NONE
         self._free_handles[:] = np.arange(self.n_handles - 1, -1, -1)
