@@ -55,10 +55,10 @@ _rt_make_venv() {
 
 # Installs radixtier from this checkout with the named extras; shows the large downloads, and pip's end if it fails.
 _rt_install() {
-    local python=$1 extras=$2 log
+    local python=$1 extras=$2 log shown='^ *Downloading .*([0-9]{3}(\.[0-9])? M|G)B|^Installing'
     log=$(mktemp)
     if ! "$python" -m pip install --disable-pip-version-check --progress-bar off -e "$_rt_root[$extras]" 2>&1 |
-        tee "$log" | { grep --line-buffered -E '^ *Downloading .*([0-9]{3}(\.[0-9])? M|G)B|^Installing' | cut -c1-100 >&2 || true; }; then
+        tee "$log" | { grep --line-buffered -E "$shown" | cut -c1-100 >&2 || true; }; then
         tail -n 15 "$log" >&2
         rm -f "$log"
         _rt_say "pip failed (above). No space? SGLang needs 15 GB in $(dirname "$(dirname "$python")") and" \

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,8 +24,9 @@ import numpy.typing as npt
 from radixtier.policy.admission import AdmitAll, Verdict
 from radixtier.store.jobs import JobDone, Priority
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import DOOMED, NONE, Pages, ResidencyTable, State
+from radixtier.tree.residency import DOOMED, NONE, Flags, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree
+from radixtier.tree.writequeue import WriteQueue
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Mover:
         self._clock = clock
         self._tags = count()
         self._jobs: dict[Any, tuple[str, Pages]] = {}
-        self._writes: deque[Pages] = deque()
+        self._writes = WriteQueue()
         self._writing = 0
         self.write_backoff_s = (1.0, 60.0)
         """Pause of write-behind after a failed write: the first, and the longest after doubling."""
@@ -235,6 +235,15 @@ class Mover:
         """Queue pages of one run for NVMe."""
         if self.store is not None and self._admit(len(pages)):
             self._writes.append(pages)
+            if self._writes.pages > 2 * self.table.n_frames:
+                self._writes.compact(self._unwritten)
+
+    def _unwritten(self, pages: Pages) -> Flags:
+        """Whether each page is to be written: it may have been freed, and its handle reused, while it waited."""
+        table = self.table
+        wanted: Flags = (table.state[pages] == State.DIRTY) & (table.flight[pages] == 0)
+        wanted &= table.run[pages] != NONE
+        return wanted
 
     def _admit(self, n: int) -> bool:
         return self._admission.admit(n, n * self._page_bytes) is Verdict.ADMIT
@@ -254,23 +263,17 @@ class Mover:
         if self.store is None or self.failing:
             return
         while self._writes and self._writing < self._max_write_pages:
-            pages = self._writes.popleft()
-            size = min(WRITE_CHUNK_PAGES, max(1, self.store.free_slots))
-            pages, rest = pages[:size], pages[size:]
-            # Pages may have been freed, and their handles reused, while they waited.
-            dirty = (self.table.state[pages] == State.DIRTY) & (self.table.flight[pages] == 0)
-            pages = pages[dirty & (self.table.run[pages] != NONE)]
-            if len(rest):
-                self._writes.appendleft(rest)
+            pages = self._writes.take(min(WRITE_CHUNK_PAGES, max(1, self.store.free_slots)))
+            pages = pages[self._unwritten(pages)]
             if len(pages) and not self._write(pages):
-                self._writes.appendleft(pages)
+                self._writes.push_front(pages)
                 return
 
     def _write(self, pages: Pages) -> bool:
         assert self.store is not None
         slots = self.store.alloc(len(pages))
         if slots is None:
-            self.slots_wanted = len(pages) + sum(map(len, self._writes))
+            self.slots_wanted = min(self._max_write_pages, len(pages) + self._writes.pages)
             return False
         self.table.begin_write(pages, slots)
         tag = self._start("write", pages)
@@ -299,17 +302,13 @@ class Mover:
         self._pump_promotions()
         return promotion
 
-    def stop(self, promotion: Promotion) -> None:
-        """Start no more reads for a path and cancel those that wait; what has arrived stays held."""
+    def drop(self, promotion: Promotion) -> None:
+        """Release a path and cancel its reads that have not started: the request was admitted or is gone."""
         if promotion in self._promotions:
             self._promotions.remove(promotion)
         if self.store is not None:
             for tag in promotion.tags & self._jobs.keys():
                 self.store.cancel(tag)
-
-    def drop(self, promotion: Promotion) -> None:
-        """Stop, and release the path: the request was admitted or is gone."""
-        self.stop(promotion)
         if promotion.held:
             promotion.held = False
             self._free_slots(self.table.release_hold(promotion.pages))

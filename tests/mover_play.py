@@ -112,10 +112,6 @@ class Play:
         if self.world.key and len(self.world.promotions) < 6:
             self.world.promote(self.some_path())
 
-    def stop(self) -> None:
-        if self.world.promotions:
-            self.world.mover.stop(self.choose.one(self.world.promotions))
-
     def drop(self) -> None:
         if self.world.promotions:
             self.world.drop(self.choose.one(self.world.promotions))

@@ -127,11 +127,10 @@ def test_read_jobs_are_small_enough_that_a_deadline_finds_some_of_them_over() ->
     assert [len(slots) for slots in world.store.reads] == [4, 4, 2]
     world.store.finish(next(iter(world.store.jobs)))
     world.mover.tick()
-    world.mover.stop(promotion)
+    assert world.states(a[:4]) == [CLEAN] * 4
+    world.drop(promotion)
     world.mover.tick()
     assert world.states(a) == [CLEAN] * 4 + [COLD] * 6
-    world.check()
-    world.drop(promotion)
     world.check()
 
 
@@ -167,39 +166,16 @@ def test_two_requests_for_the_same_pages_read_them_once_and_hold_them_twice() ->
     assert world.mover.alloc(3) is not None
 
 
-@pytest.mark.parametrize("end", ["stop", "drop"])
 @pytest.mark.parametrize("started", [0, 2])
-def test_a_request_that_gives_up_does_not_take_the_pages_of_another(end: str, started: int) -> None:
+def test_a_request_that_gives_up_does_not_take_the_pages_of_another(started: int) -> None:
     world = fake_world(60, 8, 60)
     (a,) = on_nvme(world, 6)
     first, second = world.promote(a), world.promote(a[:4])
     world.store.start(next(iter(world.store.jobs)), started)
-    world.mover.stop(first) if end == "stop" else world.drop(first)
+    world.drop(first)
     world.check()
     world.settle()
     assert second.ready(world.table) and world.states(a[:4]) == [CLEAN] * 4
-    world.check()
-
-
-def test_a_request_that_gives_up_keeps_what_has_arrived_until_it_is_dropped() -> None:
-    world = fake_world(60, 8, 60)
-    (a,) = on_nvme(world, 6)
-    promotion = world.promote(a)
-    (tag,) = world.store.jobs
-    world.store.start(tag, 2)
-    world.mover.stop(promotion)
-    world.mover.tick()
-    assert world.states(a) == [COLD] * 6
-    world.check()
-    world.store.finish(tag)
-    world.settle()
-    assert world.states(a) == [CLEAN] * 2 + [COLD] * 4, "nothing is read again for it"
-    assert world.table.held == 6 and pages_read(world) == 6
-    assert world.mover.stats.read_failures == 0
-    world.demote(6)
-    assert world.states(a[:2]) == [CLEAN] * 2
-    world.drop(promotion)
-    assert world.table.held == 0
     world.check()
 
 

@@ -134,13 +134,12 @@ def test_dram_smaller_than_hbm_still_fills_the_drive_and_serves_from_it() -> Non
 
 
 def busy_world() -> tuple[World, list[str]]:
-    """Everything that can be going on: writes, reads, a read of a request that gave up, one that waits, a queue."""
+    """Everything that can be going on: writes, reads, one that waits, a queue."""
     world = fake_world(60, 16, 60)
     a, b, c = on_nvme(world, 5, 4, 6)
-    gave_up, _, waiting = (world.promote(pages) for pages in (a, b, c))
+    _, _, waiting = (world.promote(pages) for pages in (a, b, c))
     assert not waiting.held
     world.store.start(next(iter(world.store.jobs)), 3)
-    world.mover.stop(gave_up)
     world.add(3)
     world.mover.tick()
     world.add(2)
@@ -154,7 +153,7 @@ def test_clear_forgets_at_once_and_takes_back_what_is_in_flight_when_it_lands() 
     world, _ = busy_world()
     world.clear()
     world.check()
-    assert world.table.held == 5, "the request that gave up still holds until it is dropped"
+    assert world.table.held == 0
     fresh = [world.add(2), world.add(1)]
     world.mover.tick()
     world.check()
@@ -220,8 +219,6 @@ def test_memory_is_flat_over_100_000_operations(caplog: pytest.LogCaptureFixture
             world.clock.now += 0.5
             if ends:
                 promotion = world.promote(world.path(rng.choice(ends)))
-                if rng.random() < 0.3:
-                    world.mover.stop(promotion)
                 world.store.finish_all(*rng.choices([OK, CORRUPT], (30, 1), k=3))
                 world.mover.tick()
                 world.drop(promotion)

@@ -346,15 +346,13 @@ def test_a_drive_that_fails_at_random_never_gives_wrong_bytes(
 
 def random_move(world: World, rng: random.Random) -> None:
     pages = sorted(world.key)
-    what = rng.choice(["insert"] * 4 + ["promote"] * 5 + ["drop"] * 6 + ["stop", "load", "load", "unload", "unload"]
+    what = rng.choice(["insert"] * 4 + ["promote"] * 5 + ["drop"] * 6 + ["load", "load", "unload", "unload"]
                       + ["evict"] * 4 + ["refill", "refill", "wait", "wait", "clear"])  # fmt: skip
     if what == "insert":
         if backup := world.backup(rng.randint(1, 4), rng.choice([None, *pages])):
             world.finish_backup(backup, ok=rng.random() < 0.95)
     elif what == "drop" and world.promotions:
         world.drop(rng.choice(world.promotions))
-    elif what == "stop" and world.promotions:
-        world.mover.stop(rng.choice(world.promotions))
     elif what == "unload" and world.loads:
         world.finish_load()
     elif what == "wait":

@@ -38,7 +38,7 @@ def activate() -> None:
 
 
 def _allocate_unpinned() -> None:
-    base = importlib.import_module("sglang.srt.mem_cache.pool_host.base")
+    base: Any = importlib.import_module("sglang.srt.mem_cache.pool_host.base")
     stock = base.HostKVCache.__init__
 
     @functools.wraps(stock)

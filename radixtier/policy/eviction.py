@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
-SCAN_LIMIT = 1024
+SCAN_LIMIT = 4096
 """Runs looked at for one demand for frames: bounds the time when most of the coldest are in use."""
 
 

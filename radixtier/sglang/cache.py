@@ -48,6 +48,9 @@ CLOSE_TIMEOUT_S = 30.0
 PAGES_REMEMBERED = 1 << 20
 """Pages, over all remembered paths, after which they are forgotten (8 bytes each)."""
 
+BATCHES_REMEMBERED = 4096
+"""Requests whose first insert may be outstanding; more than that only after errors."""
+
 EVICT_SHARE = 64
 """SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
 
@@ -92,6 +95,15 @@ class Waiting:
         return bool(result.host_hit_length <= len(held.pages) * page_size)
 
 
+@dataclass(slots=True)
+class Batch:
+    """A prefill batch on its way: whose first insert is still to come, and what the others brought."""
+
+    requests: set[Any] = field(default_factory=set)
+    started: float = 0.0
+    tokens: int = 0
+
+
 class RadixTierCache(UnifiedRadixCache):
     """``UnifiedRadixCache`` whose host tier is logical pages over DRAM and NVMe."""
 
@@ -111,7 +123,8 @@ class RadixTierCache(UnifiedRadixCache):
         self._pool = pool
         self._domain = pool.shared_allocation_domain
         self._prefill = PrefillRate()
-        self._batch_started: float | None = None
+        self._next_batch = Batch()
+        self._batches: dict[Any, Batch] = {}
         self._last_tick = 0.0
         self._waiting: dict[Any, Waiting] = {}
         self._loads: dict[int, Pages] = {}
@@ -220,21 +233,15 @@ class RadixTierCache(UnifiedRadixCache):
             waiting.blocked_at = waiting.blocked_at or now
             if now - waiting.blocked_at < self._prefill.deadline(len(waiting.cold) * self.page_size):
                 return False
+            # What arrives until there is room for the request in HBM is taken along.
             waiting.expired = True
-            self.mover.stop(waiting.promotion)
         waiting.admissible = True
         return True
-
-    def pop_prefetch_loaded_span(self, request: Any) -> tuple[int, int | None]:
-        """Tokens that were on NVMe when the request came and are in DRAM now, for ``cached_tokens_details``."""
-        waiting = self._waiting.get(request)
-        if waiting is None or not len(waiting.cold):
-            return 0, None
-        return int(self.mover.table.in_dram(waiting.cold).sum()) * self.page_size, None
 
     def finish_storage_prefetch_admission(self, request: Any, fulfilled_tokens: int, reason: str | None) -> None:
         """The request was admitted: its load, if any, holds its own leases now."""
         super().finish_storage_prefetch_admission(request, fulfilled_tokens, reason)
+        self._next_batch.requests.add(request)
         self._forget(request)
 
     def release_aborted_request(self, request: Any) -> None:
@@ -247,6 +254,27 @@ class RadixTierCache(UnifiedRadixCache):
         waiting = self._waiting.pop(request, None)
         if waiting is not None and waiting.promotion is not None:
             self.mover.drop(waiting.promotion)
+
+    # ---- prefill rate -------------------------------------------------------------------------------
+
+    def ready_to_load_host_cache(self) -> int:
+        """The requests admitted since the last call start their prefill as one batch."""
+        batch, self._next_batch = self._next_batch, Batch()
+        batch.started = time.monotonic()
+        if len(self._batches) > BATCHES_REMEMBERED:
+            self._batches.clear()
+        self._batches.update(dict.fromkeys(batch.requests, batch))
+        return super().ready_to_load_host_cache()
+
+    def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
+        """Insert as stock does; the first insert of a batch's last request tells how long its prefill took."""
+        batch = self._batches.pop(req.cache_request_handle, None) if self._mover is not None else None
+        if batch is not None:
+            batch.requests.discard(req.cache_request_handle)
+            batch.tokens += up_to - req.kv.cache_protected_len
+            if not batch.requests:
+                self._prefill.observe(batch.tokens, time.monotonic() - batch.started)
+        super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
 
     # ---- load ---------------------------------------------------------------------------------------
 
@@ -262,6 +290,10 @@ class RadixTierCache(UnifiedRadixCache):
         self._loads[node_id] = path.pages
         if len(path.pages):
             self.mover.tree.use_page(int(path.pages[-1]))
+        waiting = None if req is None else self._waiting.get(req.cache_request_handle)
+        if waiting is not None:
+            # For ``cached_tokens_details``: of what is loaded, what was on NVMe only when the request came.
+            req.storage_hit_length = int(np.isin(path.pages, waiting.cold).sum()) * self.page_size
         return True
 
     def loading_check(self, finish_count: int | None = None) -> None:
@@ -274,11 +306,6 @@ class RadixTierCache(UnifiedRadixCache):
                 pages = self._loads.pop(node_id, None)
                 if pages is not None:
                     self.mover.release(pages)
-
-    def ready_to_load_host_cache(self) -> int:
-        """A prefill batch starts: its time gives the prefill rate."""
-        self._batch_started = time.monotonic()
-        return super().ready_to_load_host_cache()
 
     # ---- backup -------------------------------------------------------------------------------------
 
@@ -334,8 +361,10 @@ class RadixTierCache(UnifiedRadixCache):
 
     def _refill(self, end: int) -> None:
         (path,) = self.tree_core.collect_path_info([end])
+        pending = {node for write in self.ongoing_write_through.values() for node in write.publish_node_ids}
+        pending |= self.ongoing_write_through.keys()
         for info in path:
-            if info.full_value_len is None or info.node_id in self.ongoing_write_through:
+            if info.full_value_len is None or info.node_id in pending:
                 continue
             spec = self.tree_core.build_storage_backup_spec(info.node_id, False)
             if spec is None:
@@ -377,12 +406,6 @@ class RadixTierCache(UnifiedRadixCache):
             self.mover.io_done.wait(SPIN_S)
             self.mover.io_done.clear()
         self._last_tick = time.monotonic()
-
-    def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
-        """Insert as stock does; the first insert after a prefill tells how fast prefill is."""
-        if self._mover is not None and self._batch_started is not None and len(req.output_ids) <= 1:
-            self._prefill.observe(up_to - req.kv.cache_protected_len, time.monotonic() - self._batch_started)
-        super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
 
     # ---- whole-cache operations ---------------------------------------------------------------------
 

@@ -93,6 +93,24 @@ UNSUPPORTED = (
         _DROP,
     ),
     Row(
+        "--disaggregation-decode-host-receive-threshold",
+        _field("disaggregation_decode_host_receive_threshold", 1.0),
+        "it receives KV into host memory by physical page, which moves under the tier",
+        _DROP,
+    ),
+    Row(
+        "--enable-streaming-session",
+        _field("enable_streaming_session", False),
+        "a session's private record has no place in the tree from which to promote",
+        _DROP,
+    ),
+    Row(
+        "--enable-session-radix-cache",
+        _field("enable_session_radix_cache", False),
+        "it needs SGLang's Python tree core, with which the tier has not been tested",
+        _DROP,
+    ),
+    Row(
         "--enable-pdmux",
         _field("enable_pdmux", False),
         "prefill and decode on two streams would need a fence per stream",

@@ -70,7 +70,10 @@ def transfers(server_args: Any, previous: Any) -> None:
     """Around ``handle_hicache``: the transfers that this device has, and the layout that goes with them."""
     view = _view(server_args)
     backend = "direct" if view.device == "cpu" or view.hicache_io_backend == "direct" else "kernel"
-    _declare(server_args, hicache_io_backend=backend, hicache_mem_layout=TRANSFERS[backend])
+    layout = TRANSFERS[backend]
+    if (view.hicache_io_backend, view.hicache_mem_layout) != (backend, layout):
+        logger.info("radixtier: transfers by --hicache-io-backend %s, --hicache-mem-layout %s", backend, layout)
+    _declare(server_args, hicache_io_backend=backend, hicache_mem_layout=layout)
     previous(server_args)
 
 

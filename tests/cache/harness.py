@@ -97,7 +97,7 @@ class Server:
     def prefill_rate(self, tokens_per_second: float) -> None:
         """Set what the cache has seen of prefill: the slower, the longer a request waits for its pages."""
         self.cache._prefill = PrefillRate()
-        self.cache._prefill.observe(1, 1 / tokens_per_second)
+        self.cache._prefill.observe(1000, 1000 / tokens_per_second)
 
     @property
     def table(self) -> Any:
@@ -142,6 +142,7 @@ class Server:
         handle = CacheRequestHandle(f"r{self.count}", 0)
         stub = SimpleNamespace(
             rid=handle.rid, cache_request_handle=handle, storage_prefetch_last_match_len=None, last_node=None,
+            storage_hit_length=0,
             swa_host_hit_length=0, mamba_host_hit_length=0, kv=SimpleNamespace(mamba_pool_idx=None), session=None,
             return_logprob=False, output_ids=[],
         )  # fmt: skip
@@ -176,7 +177,7 @@ class Server:
         """One pass over a waiting request; True once it was admitted (its load is queued, rows are taken)."""
         if not self.cache.check_prefetch_progress(request.handle):
             return False
-        storage, _ = self.cache.pop_prefetch_loaded_span(request.handle)
+        assert self.cache.pop_prefetch_loaded_span(request.handle) == (0, None)
         result = self.match(request)
         previous = request.stub.storage_prefetch_last_match_len
         current = result.device_prefix_len + result.host_hit_length
@@ -184,9 +185,9 @@ class Server:
             self.waiting.remove(request)
             self.arrive(request)
             return False
-        return self._take_rows(request, result, storage)
+        return self._take_rows(request, result)
 
-    def _take_rows(self, request: Request, result: Any, storage: int) -> bool:
+    def _take_rows(self, request: Request, result: Any) -> bool:
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InitLoadBackParams
 
         request.stub.last_node = result.last_device_node
@@ -211,7 +212,7 @@ class Server:
         rows = self.allocator.alloc(need) if need else torch.empty(0, dtype=torch.int64)
         request.lock = (after, self.cache.inc_lock_ref(after).to_dec_params())
         self.cache.dec_lock_ref(node, pin)
-        request.storage = min(storage, request.host)
+        request.storage = min(request.stub.storage_hit_length, request.host)
         request.host -= request.storage
         self.cache.finish_storage_prefetch_admission(request.handle, request.storage, None)
         self.waiting.remove(request)
@@ -230,6 +231,7 @@ class Server:
         """Check what came from the tiers, compute the rest, insert, and finish the request."""
         from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 
+        self.cache._batches.pop(request.handle, None)  # as checkpoint_into_tree() does
         if request.rows is None:
             return
         node, lock = request.lock

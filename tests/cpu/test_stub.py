@@ -49,3 +49,11 @@ def test_what_is_missing_says_so(stub: ModuleType) -> None:
     with pytest.raises(NotImplementedError, match=r"verify_tree_greedy_cpu.*CPU build of sgl-kernel"):
         stub.verify_tree_greedy_cpu()
     assert not hasattr(stub, "fp8_scaled_mm")
+
+
+def test_arm_finds_its_operators_for_one_rank(stub: ModuleType) -> None:
+    assert stub.__name__ == "radixtier_stub"
+    torch.ops.sgl_kernel.init_cpu_threads_env([0, 1])
+    torch.ops.sgl_kernel.initialize(1, 0)
+    with pytest.raises(NotImplementedError, match="--tp 2"):
+        torch.ops.sgl_kernel.initialize(2, 0)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixtier.policy.wait import ASSUMED_RATE, WINDOW_TOKENS, PrefillRate
+from radixtier.policy.wait import ASSUMED_RATE, LEAST_TOKENS, LONGEST_S, WINDOW_TOKENS, PrefillRate
 
-PREFILLS = st.tuples(st.integers(1, 100_000), st.floats(1e-3, 1e3))
+PREFILLS = st.tuples(st.integers(LEAST_TOKENS, 100_000), st.floats(1e-3, 1e3))
 
 
 def test_a_rate_is_assumed_until_one_was_seen() -> None:
@@ -23,14 +23,20 @@ def test_nobody_waits_longer_than_recomputing_takes() -> None:
     assert rate.deadline(0) == 0.0
 
 
-@pytest.mark.parametrize(("tokens", "seconds"), [(0, 1.0), (-5, 1.0), (10, 0.0), (10, -1.0)])
-def test_an_observation_without_tokens_or_time_says_nothing(tokens: int, seconds: float) -> None:
+@pytest.mark.parametrize(("tokens", "seconds"), [(0, 1.0), (-5, 1.0), (255, 9.0), (1000, 0.0), (1000, -1.0)])
+def test_an_observation_of_few_tokens_or_no_time_says_nothing(tokens: int, seconds: float) -> None:
     rate = PrefillRate()
     rate.observe(tokens, seconds)
     assert rate.rate == ASSUMED_RATE
-    rate.observe(100, 1.0)
+    rate.observe(1000, 10.0)
     rate.observe(tokens, seconds)
     assert rate.rate == pytest.approx(100.0)
+
+
+def test_no_wait_is_endless() -> None:
+    rate = PrefillRate()
+    rate.observe(1000, 1e6)
+    assert rate.deadline(100_000) == LONGEST_S
 
 
 @given(st.lists(PREFILLS, min_size=1, max_size=20))

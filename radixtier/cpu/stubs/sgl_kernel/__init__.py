@@ -1,9 +1,9 @@
 """Stands in for `sgl_kernel` in a ``--device cpu`` server whose real `sgl_kernel` cannot serve a CPU.
 
 Not a module of radixtier: `radixtier.cpu.environment` puts the directory above on PYTHONPATH of one server's process
-tree, and only there. Owns the two kernels a CPU server calls on every run, in plain torch for any processor. Invariant:
-a kernel that is not here never returns a wrong result: other ``*_cpu`` names import, since SGLang imports them
-unconditionally, and raise when called; every other name does not exist, so that SGLang's own fallbacks apply.
+tree, and only there. Owns the kernels that a CPU server calls on every run, in plain torch for any processor.
+Invariant: a kernel that is not here never returns a wrong result: other ``*_cpu`` names import, since SGLang imports
+them unconditionally, and raise when called; every other name does not exist, so that SGLang's own fallbacks apply.
 """
 
 from __future__ import annotations
@@ -54,6 +54,23 @@ def copy_all_layer_kv_cache_cpu(
         memory = (ctypes.c_uint8 * (rows * stride)).from_address(address)
         table = torch.frombuffer(memory, dtype=torch.uint8).view(rows, stride)
         table[target] = table[source]
+
+
+def _init_cpu_threads_env(cpu_ids: object) -> None:
+    """Leave the threads as OMP_NUM_THREADS made them; the real kernel pins them to `cpu_ids`. Called on Arm only."""
+
+
+def _initialize(size: int, rank: int) -> None:
+    """Prepare the all-reduce over shared memory that SGLang uses on Arm: nothing to do for a single rank."""
+    if size > 1:
+        raise NotImplementedError(
+            f"--tp {size} on an Arm CPU needs the CPU build of sgl-kernel; radixtier's stand-in serves --tp 1"
+        )
+
+
+# On Arm these two are called as operators without being imported.
+torch.ops.sgl_kernel.init_cpu_threads_env = _init_cpu_threads_env
+torch.ops.sgl_kernel.initialize = _initialize
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
