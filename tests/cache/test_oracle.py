@@ -97,7 +97,6 @@ class Chaos:
 
 
 @pytest.mark.parametrize("layout", ["page_first_direct", "layer_first", "page_first"])
-@pytest.mark.timeout(600)
 def test_no_wrong_byte_and_exact_accounts(make_server, layout: str) -> None:
     server = make_server(hbm=8, dram=16, nvme=4096, layout=layout, backend=BACKENDS[layout])
     server.prefill_rate(1000)
