@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 WRITE_CHUNK_PAGES = 256
 """Pages written as one extent at most."""
 
-
 ASIDE_SHARE = 64
 """At most 1/64 of all slots are put aside."""
 
@@ -297,7 +296,7 @@ class Mover:
             Handles of the path below HBM, root-side first; cut to what may be held at once.
         """
         pages = pages[: self.hold_limit]
-        promotion = Promotion(pages, pages[self.table.state[pages] == State.COLD])
+        promotion = Promotion(pages, pages[self.table.is_cold(pages)])
         self._promotions.append(promotion)
         self._pump_promotions()
         return promotion
@@ -331,7 +330,7 @@ class Mover:
         """Read the cold pages of a path; False when frames are short."""
         table = self.table
         pages = promotion.pages
-        pages = pages[(table.state[pages] == State.COLD) & (table.flight[pages] == 0)]
+        pages = pages[table.is_cold(pages) & (table.flight[pages] == 0)]
         if not len(pages) or self.store is None:
             return True
         room = self._make_room(len(pages), partly=True)
@@ -427,23 +426,26 @@ class Mover:
 
     def drain(self, timeout: float) -> bool:
         """Wait until nothing is in flight, committing what ends; False when ``timeout`` seconds were not enough."""
-        end = self._clock() + timeout
         if self.store is None or not self._jobs:
             return True
-        self.store.drain(max(0.0, end - self._clock()))
+        self.store.drain(timeout)
         for job in self.store.poll():
             self._commit(job)
         return not self._jobs
 
-    def clear(self) -> None:
-        """Forget every page on every tier; leases must be over. I/O in flight keeps its places until it ends."""
+    def _give_up(self) -> None:
+        """Forget all work that has not started."""
+        self._writes.clear()
+        self.slots_wanted = 0
         for promotion in list(self._promotions):
             self.drop(promotion)
+
+    def clear(self) -> None:
+        """Forget every page on every tier; leases must be over. I/O in flight keeps its places until it ends."""
+        self._give_up()
         table = self.table
         self.fill_failed(np.flatnonzero(table.state == State.FILLING))
         gone = np.flatnonzero((table.state != State.FREE) & (table.flight & DOOMED == 0))
-        self._writes.clear()
-        self.slots_wanted = 0
         self.tree.clear()
         aside, self._aside = self._aside, NO_PAGES
         self._free_slots(np.concatenate([table.free(gone), aside]))
@@ -452,9 +454,7 @@ class Mover:
         """Stop all I/O within ``timeout`` seconds and close the store; False when something was still in flight."""
         if self.store is None:
             return True
-        self._writes.clear()
-        for promotion in list(self._promotions):
-            self.drop(promotion)
+        self._give_up()
         end = self._clock() + timeout
         over = self.drain(timeout)
         return self.store.close(max(0.0, end - self._clock())) and over

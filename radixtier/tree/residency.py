@@ -44,6 +44,9 @@ class State(IntEnum):
     """Nowhere: the tree still has the node, the bytes must be computed again."""
 
 
+_DIRTY, _CLEAN, _COLD = int(State.DIRTY), int(State.CLEAN), int(State.COLD)
+# Comparing an array with an enum member takes 2 us, a third of a short match; with a plain integer 0.8.
+
 WRITE, READ, DOOMED = 1, 2, 4
 """Bits of ``flight``: frame -> slot in flight, slot -> frame in flight, freed by the tree while in use."""
 
@@ -169,8 +172,13 @@ class ResidencyTable:
     def in_dram(self, pages: Pages) -> Flags:
         """Whether each page can be loaded to HBM right now."""
         state = self.state[pages]
-        resident: Flags = (state == State.DIRTY) | (state == State.CLEAN)
+        resident: Flags = (state == _DIRTY) | (state == _CLEAN)
         return resident
+
+    def is_cold(self, pages: Pages) -> Flags:
+        """Whether each page is on NVMe only."""
+        cold: Flags = self.state[pages] == _COLD
+        return cold
 
     def unused(self, pages: Pages, state: State) -> Flags:
         """Whether each page is in ``state`` and nobody uses it: of ``CLEAN`` ones, the frame is free for the asking."""
