@@ -8,21 +8,20 @@ size. Immutable and picklable: it travels to the scheduler processes. Any thread
 from __future__ import annotations
 
 import dataclasses
-import glob
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from radixtier.machine import Machine, free_disk_bytes
+from radixtier.footprint import footprint, slot_bytes, slots_for
+from radixtier.machine import FileSystem, Machine, directory_fault, file_systems
 from radixtier.units import Size, Unit, format_bytes
 
 IO_ENGINES = ("auto", "posix", "kvikio")
 
-SLOT_ALIGNMENT = 4096
-"""Bytes. O_DIRECT wants address, offset and length aligned to the largest logical block in use."""
+OTHERS = ("reclaim", "keep")
+"""What becomes of the store of another model or shape that lies in the directory."""
 
 DRAM_SHARE = Fraction(1, 2)
 """Of the available RAM, for DRAM when no size is given: the rest is for SGLang and the page cache."""
@@ -31,10 +30,13 @@ CPU_SHARE = Fraction(1, 4)
 """The same on ``--device cpu``, once for DRAM and once for "HBM": weights and activations live in RAM too."""
 
 NVME_SHARE = Fraction(1, 2)
-"""Of the free space under the NVMe path when a path is given without a size."""
+"""Of the free space less the reserve, when directories are given without a size."""
 
-STORE_FILES = "radixtier-*.slab"
-"""What a store leaves in its directory; the next one takes the space over, so it counts as free."""
+MIN_FREE = Size(1 << 30)
+"""A gibibyte for logs and whatever else lives on the drive."""
+
+SCRUB = Size(16 << 20)
+"""Per second: all of a 3 TB store in two days, at half a percent of what one NVMe drive reads."""
 
 _RAM_RESERVE = 10 * 2**30
 _RAM_RESERVE_SHARE = Fraction(1, 4)
@@ -84,11 +86,17 @@ class RadixTierConfig:
     dram_size : Size or None
         KV pages in host memory; None until :meth:`with_defaults`.
     nvme_size : Size or None
-        KV pages on NVMe, 0 for none; None until :meth:`with_defaults`.
+        Of the store on NVMe, journal included, over all directories; 0 for none; None until :meth:`with_defaults`.
     nvme_path : tuple of str
-        Directory of the store file; empty without NVMe. This release takes one.
+        Directories of the store, which get equal shares; empty without NVMe.
+    nvme_min_free : Size
+        Bytes on each file system that are left to others.
+    nvme_others : str
+        One of :data:`OTHERS`.
     io_engine : str
         One of :data:`IO_ENGINES`.
+    scrub : Size
+        Bytes per second read in the background to verify pages; 0 for never.
     origin : Mapping[str, Origin]
         Where the given fields came from, for messages.
     """
@@ -98,7 +106,10 @@ class RadixTierConfig:
     dram_size: Size | None = None
     nvme_size: Size | None = None
     nvme_path: tuple[str, ...] = ()
+    nvme_min_free: Size = MIN_FREE
+    nvme_others: str = "reclaim"
     io_engine: str = "auto"
+    scrub: Size = SCRUB
     origin: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     def named(self, name: str) -> str:
@@ -127,11 +138,12 @@ class RadixTierConfig:
         list of Problem
             All of them, empty if the server may start.
         """
-        found = [*self._check_memory(machine), *self._check_path(), *self._check_nvme()]
+        found = self._check_memory(machine)
+        found += (self._check_path() + self._check_nvme()) or self._check_space()
         if self.io_engine not in IO_ENGINES:
             found.append(self.problem("io_engine", "unknown engine", f"Use one of {', '.join(IO_ENGINES)}"))
-        elif self.io_engine == "kvikio":
-            found.append(self.problem("io_engine", "GPUDirect Storage comes with a later release", "Use auto"))
+        if self.nvme_others not in OTHERS:
+            found.append(self.problem("nvme_others", "neither of the two", f"Use one of {', '.join(OTHERS)}"))
         return found
 
     def with_defaults(self, machine: Machine, hbm_in_ram: bool = False) -> tuple[RadixTierConfig, list[str]]:
@@ -161,11 +173,17 @@ class RadixTierConfig:
         if self.nvme_size is None:
             chosen["nvme_size"] = Size(0)
             if self.nvme_path:
-                chosen["nvme_size"] = Size(int(_room_on_disk(self.nvme_path[0]) * NVME_SHARE))
-                where = f"{NVME_SHARE} of the free space in {self.nvme_path[0]}"
-                notes.append(f"{self.named('nvme_size')} not given: {chosen['nvme_size']}, {where}")
+                smallest = min(self._room(fs) // len(fs.directories) for fs in file_systems(self.nvme_path))
+                chosen["nvme_size"] = Size(int(max(0, smallest) * len(self.nvme_path) * NVME_SHARE))
+                where = f"{NVME_SHARE} of the free space in {', '.join(self.nvme_path)}"
+                each = ", as much in each as the fullest has" if len(self.nvme_path) > 1 else ""
+                notes.append(f"{self.named('nvme_size')} not given: {chosen['nvme_size']}, {where}{each}")
             else:
                 notes.append("--radix-tier-nvme-path not given: no NVMe tier")
+        for fs in file_systems(self.nvme_path):
+            if len(fs.directories) > 1:
+                together = ", ".join(fs.directories)
+                notes.append(f"{self.named('nvme_path')}: {together} share a file system, which adds no bandwidth")
         return dataclasses.replace(self, **chosen), notes
 
     def resolve(self, bytes_per_token: int, page_size: int, ranks: int = 1) -> ResolvedSizes:
@@ -184,24 +202,30 @@ class RadixTierConfig:
         Returns
         -------
         ResolvedSizes
+            With a multiple of the directories as slots. NVMe given in bytes is a hard cap, which the slots are
+            rounded down to; given in tokens, they are rounded up.
         """
         if self.dram_size is None or self.nvme_size is None:
             raise ValueError("sizes are resolved after with_defaults()")
         page_bytes = bytes_per_token * page_size
-        slot_bytes = -(-page_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        directories = max(1, len(self.nvme_path))
 
-        def pages(size: Size, bytes_each: int) -> int:
+        def pages(size: Size) -> int:
             if size.unit is Unit.TOKENS:
                 return size.amount // page_size
-            return size.amount // ranks // bytes_each
+            return size.amount // ranks // page_bytes
 
+        if self.nvme_size.unit is Unit.TOKENS:
+            slots = -(-pages(self.nvme_size) // directories) * directories
+        else:
+            slots = slots_for(self.nvme_size.amount // ranks, page_bytes, page_size, directories)
         return ResolvedSizes(
             bytes_per_token=bytes_per_token,
             page_size=page_size,
-            hbm_pages=None if self.hbm_size is None else pages(self.hbm_size, page_bytes),
-            dram_pages=pages(self.dram_size, page_bytes),
-            nvme_slots=pages(self.nvme_size, slot_bytes),
-            slot_bytes=slot_bytes,
+            hbm_pages=None if self.hbm_size is None else pages(self.hbm_size),
+            dram_pages=pages(self.dram_size),
+            nvme_slots=slots,
+            directories=directories,
         )
 
     def _check_memory(self, machine: Machine) -> list[Problem]:
@@ -238,24 +262,56 @@ class RadixTierConfig:
         if not size.amount and path:
             fix = "Drop one of them; without NVMe the tier lives in DRAM only"
             return [self.problem("nvme_size", f"contradicts {self.named('nvme_path')} {' '.join(path)}", fix)]
-        if size.unit is Unit.BYTES and path and os.path.isdir(path[0]):
-            return self.check_disk(size.amount)
         return []
 
+    def _check_space(self) -> list[Problem]:
+        fix = "Lower it, free some space, or name a directory on another drive"
+        found = [
+            self.problem("nvme_min_free", f"more than is free in {', '.join(fs.directories)} at all", fix)
+            for fs in file_systems(self.nvme_path)
+            if self._room(fs) < 0
+        ]
+        if self.nvme_size is not None and self.nvme_size.unit is Unit.BYTES:
+            found += self.check_disk(self.nvme_size.amount)
+        return found
+
     def check_disk(self, asked_bytes: int) -> list[Problem]:
-        """Hold the NVMe tier's bytes against the free space of its directory."""
-        free = _room_on_disk(self.nvme_path[0])
-        if asked_bytes <= free:
-            return []
-        why = f"more than the {format_bytes(free)} that are free in {self.nvme_path[0]}"
-        fix = "Ask for less, free some space, or name a directory on another drive"
-        return [self.problem("nvme_size", why, fix)]
+        """Hold the NVMe tier's bytes, in equal shares, against the free space of each file system."""
+        found = []
+        for fs in file_systems(self.nvme_path):
+            free, where = self._room(fs), ", ".join(fs.directories)
+            share = asked_bytes * len(fs.directories) // len(self.nvme_path)
+            if free >= 0 and share > free:
+                part = f"its share of {format_bytes(share)} is " if share < asked_bytes else ""
+                why = (
+                    f"{part}more than the {format_bytes(free)} that are free in {where} beside "
+                    f"{self.named('nvme_min_free')} {self.nvme_min_free}"
+                )
+                fix = "Ask for less, free some space, or name a directory on another drive"
+                found.append(self.problem("nvme_size", why, fix))
+        return found
+
+    def _room(self, fs: FileSystem) -> int:
+        """Return what a store may take on a file system; negative where not even the reserve is there.
+
+        Files of any earlier store count as free, also if they are kept: those count against the new one's size.
+        """
+        return fs.free - self.nvme_min_free.amount
 
     def _check_path(self) -> list[Problem]:
-        if len(self.nvme_path) > 1:
-            why = "several directories come with a later release"
-            return [self.problem("nvme_path", why, "Name one directory")]
-        return [self.problem("nvme_path", *fault) for path in self.nvme_path if (fault := _path_fault(path))]
+        found = []
+        seen: dict[tuple[int, int], str] = {}
+        for path in self.nvme_path:
+            fault = directory_fault(path)
+            if fault is None:
+                status = os.stat(path)
+                first = seen.get((status.st_dev, status.st_ino))
+                seen[status.st_dev, status.st_ino] = path
+                if first is not None:
+                    fault = f"the same directory as {first}", "Name each directory once"
+            if fault:
+                found.append(Problem(self.named("nvme_path"), path, *fault))
+        return found
 
 
 @dataclass(frozen=True)
@@ -274,8 +330,8 @@ class ResolvedSizes:
         Frames.
     nvme_slots : int
         Slots in the store, 0 without NVMe.
-    slot_bytes : int
-        Bytes of a slot: a page, rounded up to :data:`SLOT_ALIGNMENT`.
+    directories : int
+        Over which the slots are spread evenly.
     """
 
     bytes_per_token: int
@@ -283,7 +339,7 @@ class ResolvedSizes:
     hbm_pages: int | None
     dram_pages: int
     nvme_slots: int
-    slot_bytes: int
+    directories: int = 1
 
     @property
     def page_bytes(self) -> int:
@@ -311,28 +367,11 @@ class ResolvedSizes:
         return self.nvme_slots * self.page_size
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot: a page, rounded up to 4 KiB."""
+        return slot_bytes(self.page_bytes)
+
+    @property
     def nvme_bytes(self) -> int:
-        """Bytes of all slots, padding included."""
-        return self.nvme_slots * self.slot_bytes
-
-
-def _room_on_disk(path: str) -> int:
-    left_over = (os.lstat(file).st_blocks * 512 for file in glob.glob(os.path.join(glob.escape(path), STORE_FILES)))
-    return free_disk_bytes(path) + sum(left_over)
-
-
-def _path_fault(path: str) -> tuple[str, str] | None:
-    """Say what keeps a directory from holding a store file, and the fix; None if nothing does."""
-    if os.path.islink(path):
-        return "a symbolic link, which may point elsewhere tomorrow", f"Name {os.path.realpath(path)} itself"
-    if not os.path.exists(path):
-        return "the directory does not exist", f"Create it (mkdir -p {path}) or name another one"
-    if not os.path.isdir(path):
-        return "not a directory", "Name the directory that is to hold the store file"
-    try:
-        # Permission bits say nothing about read-only mounts, nor to root: write for real, and leave nothing.
-        with tempfile.TemporaryFile(dir=path) as probe:
-            probe.write(b"\0")
-    except OSError as error:
-        return f"cannot be written ({error.strerror})", "Name a directory that this user may write to"
-    return None
+        """The most that the store takes on disk, journal included; a store of this capacity has these slots."""
+        return footprint(self.nvme_slots, self.page_bytes, self.page_size, self.directories)

@@ -1,13 +1,17 @@
 """Whose bytes a page holds: a digest per page, chained over its tokens from the root of its namespace.
 
-Owns the definition of page keys. Invariant: equal keys mean equal namespace, equal tokens from the root and
-equal page size, on every machine and in every process; nothing here depends on Python's own string hashing.
-Pure functions; any thread.
+Owns the definition of page keys, of a stretch of a path, and of what a store is valid for. Invariant: equal keys mean
+equal namespace, equal tokens from the root and equal page size, on every machine and in every process; nothing here
+depends on Python's own string hashing. Pure functions; any thread.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +22,13 @@ DIGEST_BYTES = 16
 _NAMESPACE = b"radixtier/space"
 _PAGE = b"radixtier/page1"
 _ABSENT, _PRESENT = b"\0", b"\1"
+
+
+class Space(NamedTuple):
+    """A namespace of prefixes: what else than tokens the KV depends on, and the tenant's salt."""
+
+    extra_key: str | None = None
+    cache_salt: str | None = None
 
 
 def namespace_seed(extra_key: str | None = None, cache_salt: str | None = None) -> bytes:
@@ -82,3 +93,95 @@ def chain(parent: bytes, tokens: npt.ArrayLike, page_size: int) -> npt.NDArray[n
 def checksum_seed(key: npt.NDArray[np.uint8] | bytes) -> int:
     """Return the first 8 bytes of a page key as an unsigned integer, which seeds the checksum of the page."""
     return int.from_bytes(bytes(key)[:8], "little")
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Consecutive pages of one path, root-side first, and where they hang.
+
+    Attributes
+    ----------
+    space : Space
+        Namespace of the path.
+    front : bytes
+        Key of the page in front of the first one, :func:`namespace_seed` at the root. 16 bytes.
+    keys : ndarray of uint8, shape (pages, 16)
+        Keys of the pages.
+    tokens : ndarray of int32, shape (pages, page_size)
+        Their tokens.
+    """
+
+    space: Space
+    front: bytes
+    keys: npt.NDArray[np.uint8]
+    tokens: npt.NDArray[np.int32]
+
+    @classmethod
+    def chained(cls, space: Space, front: bytes, tokens: npt.ArrayLike, page_size: int) -> Stretch:
+        """Build the stretch of all complete pages of ``tokens`` that follows the page with key ``front``."""
+        keys = chain(front, tokens, page_size)
+        flat = np.asarray(tokens)[: len(keys) * page_size].astype(np.int32)
+        return cls(space, front, keys, flat.reshape(len(keys), page_size))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def part(self, lo: int, hi: int) -> Stretch:
+        """Return pages ``lo .. hi - 1``."""
+        front = self.keys[lo - 1].tobytes() if lo else self.front
+        return Stretch(self.space, front, self.keys[lo:hi], self.tokens[lo:hi])
+
+    def intact(self) -> bool:
+        """Whether the keys follow from front and tokens: a stretch read back from disk is worth nothing otherwise."""
+        expected = chain(self.front, self.tokens.reshape(-1), self.tokens.shape[1])
+        return bool(np.array_equal(expected, self.keys))
+
+
+@dataclass(frozen=True)
+class StoreIdentity:
+    """All that the bytes of a stored page depend on beside their key; a store with another identity is never read.
+
+    Attributes
+    ----------
+    weights : str
+        Fingerprint of weights, adapters and overrides, hex.
+    kv_dtype : str
+        Element type of K and V, such as ``float32`` or ``fp8_e4m3``.
+    layout : str
+        Order of the bytes in a page.
+    page_size, layers, kv_heads, head_dim, v_head_dim : int
+        Shape of a page on one rank: tokens, layers, heads, elements per head.
+    tp_rank, tp_size, pp_rank, pp_size : int
+        Which part of the model's KV this rank holds.
+    sglang : str
+        Release whose kernels wrote the pages.
+    """
+
+    weights: str
+    kv_dtype: str
+    layout: str
+    page_size: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    tp_rank: int = 0
+    tp_size: int = 1
+    pp_rank: int = 0
+    pp_size: int = 1
+    sglang: str = ""
+
+    def to_json(self) -> str:
+        """Return a canonical text: equal identities have equal texts."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> StoreIdentity:
+        """Read a text back; raises `ValueError` or `TypeError` for anything that :meth:`to_json` does not write."""
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)
+
+    def differences(self, other: StoreIdentity) -> list[str]:
+        """Name the fields in which another identity differs, with both values."""
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        return [f"{name} {theirs[name]} instead of {mine[name]}" for name in mine if mine[name] != theirs[name]]

@@ -1,16 +1,24 @@
-"""What this machine has to give: RAM under its cgroup limits, and free disk space.
+"""What this machine has to give: RAM under its cgroup limits, and file systems with their free space.
 
 Owns no state; every call reads the kernel's figures anew. Any thread.
 """
 
 from __future__ import annotations
 
+import glob
 import os
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+STORE_FILES = "radixtier-*"
+"""Everything that a store leaves in its directory; the next one takes the space over, so it counts as free."""
 
 _PROC = Path("/proc")
-_CGROUP = Path("/sys/fs/cgroup")
+_SYS = Path("/sys")
+_CGROUP = _SYS / "fs" / "cgroup"
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,91 @@ def free_disk_bytes(path: str) -> int:
     """Return the bytes that an unprivileged user may still write under ``path``."""
     stats = os.statvfs(path)
     return stats.f_bavail * stats.f_frsize
+
+
+class FileSystem(NamedTuple):
+    """A file system, and which of the directories asked about lie on it.
+
+    Attributes
+    ----------
+    directories : tuple of str
+        As they were given.
+    free : int
+        Bytes that an unprivileged user may still write, files of earlier stores in those directories counted as free.
+    """
+
+    directories: tuple[str, ...]
+    free: int
+
+
+def file_systems(directories: Iterable[str]) -> list[FileSystem]:
+    """Group existing directories by the file system they lie on, in the order given."""
+    by_device: dict[int, list[str]] = {}
+    for directory in directories:
+        by_device.setdefault(os.stat(directory).st_dev, []).append(directory)
+    return [FileSystem(tuple(group), _room(group)) for group in by_device.values()]
+
+
+def _room(directories: list[str]) -> int:
+    """Return the free bytes of the file system that holds all of these, ours in them counted as free."""
+    found = {file for d in directories for file in glob.glob(os.path.join(glob.escape(d), STORE_FILES))}
+    return free_disk_bytes(directories[0]) + sum(_allocated(file) for file in found)
+
+
+def _allocated(file: str) -> int:
+    try:
+        return os.lstat(file).st_blocks * 512
+    except OSError:  # gone since it was listed
+        return 0
+
+
+def directory_fault(path: str) -> tuple[str, str] | None:
+    """Say what keeps a directory from holding a store, and the fix; None if nothing does."""
+    if os.path.islink(path):
+        return "a symbolic link, which may point elsewhere tomorrow", f"Name {os.path.realpath(path)} itself"
+    if not os.path.exists(path):
+        return "the directory does not exist", f"Create it (mkdir -p {path}) or name another one"
+    if not os.path.isdir(path):
+        return "not a directory", "Name the directory that is to hold the store"
+    if (owner := os.stat(path).st_uid) != os.geteuid():
+        return f"it belongs to user {owner}", "Name a directory of the server's own user"
+    try:
+        # Permission bits say nothing about read-only mounts, nor to root: write for real, and leave nothing.
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0")
+    except OSError as error:
+        return f"cannot be written ({error.strerror})", "Name a directory that this user may write to"
+    return None
+
+
+def file_system_type(path: str, mountinfo: Path = _PROC / "self" / "mountinfo") -> str:
+    """Return the type of the file system under ``path``, such as ``ext4``; ``unknown`` where the kernel is silent."""
+    real = os.path.realpath(path)
+    best, found = "", "unknown"
+    try:
+        lines = mountinfo.read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        head, _, tail = line.partition(" - ")
+        # Octal escapes stand for white space and backslash. A later mount hides an earlier one at the same place.
+        mount = head.split()[4].encode().decode("unicode_escape")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, found = mount, tail.split()[0]
+    return found
+
+
+def block_alignment(path: str, sys: Path = _SYS) -> int | None:
+    """Return the logical block in bytes of the device under ``path``, else the file system's; None if there is none."""
+    try:
+        device = os.stat(path).st_dev
+        node = sys / "dev" / "block" / f"{os.major(device)}:{os.minor(device)}"
+        # A partition has no queue of its own: that is in the directory of its disk.
+        sizes = (_number(at / "queue" / "logical_block_size") for at in (node, node.resolve().parent))
+        return next((size for size in sizes if size), None) or os.statvfs(path).f_bsize
+    except OSError:
+        return None
 
 
 def _mem_available(meminfo: Path) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from radixtier.config import Origin, Problem, RadixTierConfig
-from radixtier.units import BadValue, Size, parse_size
+from radixtier.units import BadValue, Size, Unit, parse_size
 
 ENV_PREFIX = "RADIXTIER_"
 
@@ -75,21 +75,40 @@ SETTINGS = (
     ),
     Setting(
         "nvme_size",
-        "KV pages on NVMe, per server; 0 for a DRAM-only tier.",
+        "The store on NVMe, journal included, per server and over all directories; 0 for a DRAM-only tier.",
         "1/2 of the free space of the path; 0 without a path",
         "SIZE",
     ),
     Setting(
         "nvme_path",
-        "Existing directory on the NVMe drive that holds the store file. This release takes one.",
+        "Existing directories that hold the store, one per NVMe drive; each gets an equal share of the size.",
         "no NVMe tier",
         "DIRECTORY",
     ),
     Setting(
+        "nvme_min_free",
+        "Space on each file system of the path that is left to others, in bytes.",
+        "1GiB",
+        "SIZE",
+    ),
+    Setting(
+        "nvme_others",
+        "What to do with the store of another model or shape in the path: reclaim its space, or keep it there, counted "
+        "against the size.",
+        "reclaim",
+        "ACTION",
+    ),
+    Setting(
         "io_engine",
-        "How pages are read and written: auto, or posix (O_DIRECT in threads); kvikio comes later.",
+        "How pages are read and written: auto, posix (O_DIRECT in threads) or kvikio (GPUDirect Storage).",
         "auto",
         "ENGINE",
+    ),
+    Setting(
+        "scrub",
+        "Bytes per second read from NVMe in the background to verify pages; 0 for none.",
+        "16MiB",
+        "SIZE",
     ),
 )
 
@@ -184,10 +203,21 @@ def _parse_given_size(value: Any) -> Size:
     return parse_size(f"{value:f}" if isinstance(value, float) else value)
 
 
+def _parse_bytes(value: Any) -> Size:
+    size = _parse_given_size(value)
+    if size.unit is not Unit.BYTES:
+        raise BadValue("a number of tokens where bytes are meant", "Write 1GiB, 16MiB, 2GB or plain bytes")
+    return size
+
+
+def _parse_word(value: Any) -> str:
+    return str(value).strip().lower()
+
+
 def _parse_paths(value: Any) -> tuple[str, ...]:
     items = value.split(os.pathsep) if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) and item for item in items):
-        raise BadValue("not a directory name", "Name one existing directory")
+        raise BadValue("not a directory name", "Name existing directories")
     return tuple(os.path.abspath(os.path.expanduser(item)) for item in items)
 
 
@@ -197,7 +227,10 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "dram_size": _parse_given_size,
     "nvme_size": _parse_given_size,
     "nvme_path": _parse_paths,
-    "io_engine": lambda value: str(value).strip().lower(),
+    "nvme_min_free": _parse_bytes,
+    "nvme_others": _parse_word,
+    "io_engine": _parse_word,
+    "scrub": _parse_bytes,
 }
 
 

@@ -45,6 +45,13 @@ class FakeStore:
         self.jobs: dict[Any, FakeJob] = {}
         self.disk: dict[int, bytes] = {}
         self.rotten: set[int] = set()
+        self.rows: dict[int, tuple[bytes, tuple[int, ...]]] = {}
+        """Slot -> key and tokens of what a restart would find."""
+        self.suspect: set[int] = set()
+        """Slots with a transfer that failed; these go aside when they are freed."""
+        self.aside: set[int] = set()
+        self.touched: list[int] = []
+        self.writable = True
         self.used: set[int] = set()
         self.reads: list[list[int]] = []
         self.writes: list[list[int]] = []
@@ -59,10 +66,15 @@ class FakeStore:
         return len(self._free)
 
     @property
+    def freeing_slots(self) -> int:
+        return 0
+
+    @property
     def used_slots(self) -> int:
         return len(self.used)
 
     def alloc(self, n: int) -> np.ndarray[Any, Any] | None:
+        assert self.writable, "nobody asks for slots of a drive that is not writable"
         if n > len(self._free):
             return None
         taken, self._free = self._free[:n], self._free[n:]
@@ -77,7 +89,27 @@ class FakeStore:
             self.used.remove(slot)
             self.disk.pop(slot, None)
             self.rotten.discard(slot)
-            self._free.append(slot)  # oldest first: wrong reuse shows late, but on everybody
+            self.rows.pop(slot, None)
+            if slot in self.suspect:
+                self.suspect.remove(slot)
+                self.aside.add(slot)
+            else:
+                self._free.append(slot)  # oldest first: wrong reuse shows late, but on everybody
+
+    def record(self, stretch: Any, slots: Any, checksums: Any, used: float) -> None:
+        assert slots.dtype == np.int64 and checksums.dtype == np.uint64 and used > 0
+        assert 0 < len(stretch) == len(slots) == len(checksums) and stretch.intact()
+        for i, slot in enumerate(slots.tolist()):
+            assert slot in self.used and slot not in self.rows and slot in self.disk
+            self.rows[slot] = stretch.keys[i].tobytes(), tuple(stretch.tokens[i].tolist())
+
+    def touch(self, slots: Any, used: float) -> None:
+        assert slots.dtype == np.int64 and set(slots.tolist()) <= self.used
+        self.touched += slots.tolist()
+
+    def clear(self, timeout: float = 5.0) -> bool:
+        self.rows.clear()
+        return True
 
     def write(self, frames: Any, slots: Any, seeds: Any, tag: Any) -> None:
         self._submit("write", frames, slots, seeds, np.zeros(len(slots), np.uint64), tag)
@@ -90,6 +122,14 @@ class FakeStore:
         self._submit("read", frames, slots, seeds, checksums, tag)
         self.memory[frames] = 0xEE
         self.reads.append(slots.tolist())
+
+    def verify(self, slots: Any, seeds: Any, checksums: Any, tag: Any) -> None:
+        assert tag not in self.jobs and 0 < len(slots) == len(seeds) == len(checksums)
+        for slot in slots.tolist():
+            assert slot in self.used and not self._unreported[slot], "a slot has two transfers, or no owner"
+            self._unreported[slot] += 1
+        none = np.empty(0, np.int64)
+        self.jobs[tag] = FakeJob("verify", none, slots.copy(), seeds.tolist(), checksums.tolist())
 
     def _submit(self, kind: str, frames: Any, slots: Any, seeds: Any, sums: Any, tag: Any) -> None:
         assert not self.closed, "I/O after close"
@@ -119,9 +159,10 @@ class FakeStore:
         ok, corrupt = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         sums = np.zeros(n, np.uint64)
         for i in range(moved):
-            move = self._write_page if job.kind == "write" else self._read_page
+            move = {"write": self._write_page, "read": self._read_page, "verify": self._verify_page}[job.kind]
             ok[i], corrupt[i], sums[i] = move(job, i, fate[i])
         failed = not (ok | corrupt)[:moved].all()
+        self.suspect.update(job.slots[:moved][~ok[:moved]].tolist())
         self._done.append(
             JobDone(
                 tag, job.kind, job.slots, ok, corrupt, sums, int(ok.sum()) * PAGE_BYTES,  # type: ignore[arg-type]
@@ -142,7 +183,13 @@ class FakeStore:
         return True, False, page_checksum([memoryview(data)], job.seeds[i])
 
     def _read_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
-        frame, slot = int(job.frames[i]), int(job.slots[i])
+        ok, corrupt, found = self._verify_page(job, i, fate)
+        if ok:
+            self.memory[job.frames[i]] = np.frombuffer(self.disk[int(job.slots[i])], np.uint8)
+        return ok, corrupt, found
+
+    def _verify_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
+        slot = int(job.slots[i])
         data = self.disk[slot]
         found = page_checksum([memoryview(data)], job.seeds[i])
         good = found == job.sums[i]
@@ -151,7 +198,6 @@ class FakeStore:
             return False, False, 0
         if fate == CORRUPT or not good:
             return False, True, found ^ 1
-        self.memory[frame] = np.frombuffer(data, np.uint8)
         return True, False, found
 
     def finish_all(self, *outcomes: str) -> None:
@@ -167,6 +213,9 @@ class FakeStore:
 
     def poll(self) -> list[JobDone]:
         done, self._done = self._done, []
+        if len(self.aside) > self.n_slots // 4:  # tested and found good
+            self._free += sorted(self.aside)
+            self.aside.clear()
         for job in done:
             self._unreported.subtract(job.slots.tolist())
         return done

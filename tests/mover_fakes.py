@@ -17,13 +17,16 @@ from typing import Any
 import numpy as np
 from fake_store import PAGE_BYTES, FakeStore
 
-from radixtier.identity import chain, namespace_seed
+from radixtier.identity import Space, Stretch, chain, namespace_seed
 from radixtier.mover import Mover, Promotion
-from radixtier.tree.residency import DOOMED, NONE, READ, WRITE, Pages, ResidencyTable, State
+from radixtier.store.checksum import page_checksum
+from radixtier.tree.residency import DOOMED, NONE, READ, VERIFY, WRITE, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree
+from radixtier.tree.writequeue import Piece
 
 SCALE = int(os.environ.get("RADIXTIER_TEST_SCALE", "1"))
-NAMESPACE = namespace_seed("adapter", "tenant")
+SPACE = Space("adapter", "tenant")
+NAMESPACE = namespace_seed(*SPACE)
 NOTHING = np.empty(0, np.int64)
 
 def contents(key: bytes, nbytes: int) -> np.ndarray[Any, Any]:
@@ -61,6 +64,7 @@ class World:
     page_size: int = 2
     key: dict[int, bytes] = field(default_factory=dict)
     """Of every page that the tree holds."""
+    tokens: dict[int, list[int]] = field(default_factory=dict)
     parent: dict[int, int | None] = field(default_factory=dict)
     backups: list[Backup] = field(default_factory=list)
     loads: list[tuple[Pages, list[bytes]]] = field(default_factory=list)
@@ -80,8 +84,9 @@ class World:
         self.born += n
         before = NAMESPACE if parent is None else self.key[parent]
         keys = [row.tobytes() for row in chain(before, tokens, self.page_size)]
-        for page, key in zip(pages.tolist(), keys, strict=True):
+        for i, (page, key) in enumerate(zip(pages.tolist(), keys, strict=True)):
             assert page not in self.key, "a handle was given out while the tree still holds it"
+            self.tokens[page] = tokens[i * self.page_size : (i + 1) * self.page_size]
             self.key[page], self.parent[page], parent = key, parent, page
         return self._submit(Backup(pages, keys))
 
@@ -113,32 +118,61 @@ class World:
 
     def _learn(self, pages: Pages) -> None:
         """Tell the TierTree of pages that it does not know, by runs, and queue all for the drive."""
-        run: list[int] = []
-        for page in pages[self.table.run[pages] == NONE].tolist():
-            if run and self.parent[page] != run[-1]:
-                self._add_run(run)
-                run = []
-            run.append(page)
-        if run:
-            self._add_run(run)
+        for run in self._paths(pages[self.table.run[pages] == NONE]):
+            parent = self.parent[run[0]]
+            known = None if parent is None else self.mover.tree.key_of(parent)
+            assert known is None or known == self.key[parent]
+            self.mover.tree.add(np.array(run, np.int64), parent, self._keys(run))
         for page in pages.tolist():
             self.mover.tree.use_page(page)
-        self.mover.write_behind(pages)
+        self.queue(pages)
 
-    def _add_run(self, run: list[int]) -> None:
-        parent = self.parent[run[0]]
+    def queue(self, pages: Pages) -> None:
+        """Queue pages for the drive, by paths."""
+        for path in self._paths(pages):
+            parent = self.parent[path[0]]
+            front = NAMESPACE if parent is None else self.key[parent]
+            tokens = np.array([self.tokens[page] for page in path], np.int32)
+            self.mover.write_behind(Piece(np.array(path, np.int64), Stretch(SPACE, front, self._keys(path), tokens)))
 
-        def keys(before: bytes | None) -> np.ndarray[Any, Any]:
-            assert before is None or (parent is not None and before == self.key[parent])
-            return np.array([list(self.key[page]) for page in run], np.uint8)
+    def _keys(self, path: list[int]) -> np.ndarray[Any, Any]:
+        return np.array([list(self.key[page]) for page in path], np.uint8)
 
-        self.mover.tree.add(np.array(run, np.int64), parent, keys)
+    def _paths(self, pages: Pages) -> list[list[int]]:
+        """Cut pages where one does not hang from the one before it."""
+        paths: list[list[int]] = []
+        for page in pages.tolist():
+            if not paths or self.parent[page] != paths[-1][-1]:
+                paths.append([])
+            paths[-1].append(page)
+        return paths
 
     def add(self, n: int, parent: int | None = None) -> Pages:
         """Insert a run, copied at once."""
         backup = self.backup(n, parent)
         assert backup is not None, "declined"
         return self.finish_backup(backup)
+
+    def on_disk(self, n: int, front: bytes) -> tuple[Stretch, Any, Any]:
+        """Pages that an earlier run left on the drive: their stretch, slots and checksums (fake store)."""
+        first = self.born * self.page_size
+        self.born += n
+        stretch = Stretch.chained(SPACE, front, range(first, first + n * self.page_size), self.page_size)
+        slots = self.store.alloc(n)
+        sums = []
+        for i, slot in enumerate(slots.tolist()):
+            self.store.disk[slot] = self.contents(stretch.keys[i].tobytes()).tobytes()
+            sums.append(page_checksum([memoryview(self.store.disk[slot])], int(stretch.keys[i].view("<u8")[0])))
+        return stretch, slots, np.array(sums, np.uint64)
+
+    def restore(self, n: int, parent: int | None = None) -> Pages | None:
+        """Take over ``n`` pages of an earlier run behind a page of the tree."""
+        stretch, slots, sums = self.on_disk(n, NAMESPACE if parent is None else self.key[parent])
+        pages = self.mover.restore(stretch, slots, sums, parent)
+        for i, page in enumerate([] if pages is None else pages.tolist()):
+            self.key[page], self.parent[page], parent = stretch.keys[i].tobytes(), parent, page
+            self.tokens[page] = stretch.tokens[i].tolist()
+        return pages
 
     def path(self, page: int) -> Pages:
         """The pages from the root to ``page``."""
@@ -255,13 +289,15 @@ class World:
     def _check_store(self, store: FakeStore) -> None:
         table = self.table
         owned = table.slot[table.slot != NONE].tolist()
-        free_or_aside = store.used - set(owned)
-        assert len(free_or_aside) == self.mover.quarantined == len(store.used) - len(owned), "slots without an owner"
-        assert len(store.used) + store.free_slots == store.n_slots
-        in_flight = np.flatnonzero(table.flight & (READ | WRITE))
+        assert store.used == set(owned), "slots without an owner, or owners of free slots"
+        assert len(store.used) + store.free_slots + len(store.aside) == store.n_slots
+        in_flight = np.flatnonzero(table.flight & (READ | WRITE | VERIFY))
         unreported = store.in_flight()
         assert sorted(table.slot[in_flight].tolist()) == unreported, "flight flags and jobs differ"
         assert self.mover.busy == bool(unreported)
+        for page, key in self.key.items():
+            slot = int(table.slot[page])
+            assert slot not in store.rows or store.rows[slot] == (key, tuple(self.tokens[page])), "a wrong row"
         for page, key in self.key.items():
             slot = int(table.slot[page])
             if table.state[page] in (State.CLEAN, State.COLD) and slot not in store.rotten:
@@ -273,7 +309,7 @@ class World:
         table.check()
         assert (table.free_handles, table.free_frames) == (table.n_handles, table.n_frames)
         assert table.held == 0 and not self.mover.busy
-        assert self.store is None or self.store.used_slots == self.mover.quarantined
+        assert self.store is None or self.store.used_slots == 0
         assert not self.mover.tree.runs and len(self.mover.tree.order) == 0
 
 

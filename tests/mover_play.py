@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from fake_store import CORRUPT, ERROR, OK
+from fake_store import CORRUPT, ERROR, OK, PAGE_BYTES
 from mover_fakes import fake_world
 
 from radixtier.mover import Promotion
@@ -48,8 +48,9 @@ class Play:
         self.choose = choose
         frames = choose.number(2, 10)
         self.world = fake_world(
-            frames + choose.number(0, 24), frames, choose.number(1, 30), max_write_pages=choose.number(1, 8)
-        )
+            frames + choose.number(0, 24), frames, choose.number(1, 30), max_write_pages=choose.number(1, 8),
+            scrub_rate=choose.one([0, PAGE_BYTES, 100 * PAGE_BYTES]),
+        )  # fmt: skip
         self.world.mover.read_job_pages = choose.number(1, 5)
 
     # ---- the tree -----------------------------------------------------------------------------------
@@ -149,6 +150,17 @@ class Play:
     def pass_time(self) -> None:
         self.world.clock.now += self.choose.one([0.5, 1.0, 70.0])
 
+    def switch(self) -> None:
+        """The drive takes no more pages, or does again."""
+        self.world.store.writable = not self.world.store.writable
+
+    def restore(self) -> None:
+        """An earlier run left a few pages that hang from a page in the tree."""
+        world = self.world
+        n = self.choose.number(1, 3)
+        if world.store.writable and n <= world.store.free_slots:
+            world.restore(n, self._any_page())
+
     # ---- a way forward ------------------------------------------------------------------------------
 
     def lone_request(self) -> None:
@@ -179,6 +191,7 @@ class Play:
     def settle(self, promotion: Promotion) -> None:
         """Tick with a drive that works; where slots are short the tree drops leaves, as SGLang's does."""
         world = self.world
+        world.store.writable = True
         keep = set(promotion.pages.tolist())
         for _ in range(BOUND):
             world.clock.now += 100.0
@@ -202,6 +215,7 @@ class Play:
     def end(self) -> None:
         """Everything is over and dropped: every count is where it started."""
         world = self.world
+        world.store.writable = True
         self.end_everything()
         world.free(np.array(sorted(world.key), np.int64))
         world.settle(5)

@@ -15,12 +15,12 @@ import radixtier
 ROOT = Path(radixtier.__file__).parent
 
 LAYERS = (
-    {"", "units", "machine", "config", "settings", "identity"},
+    {"", "units", "footprint", "machine", "config", "settings", "identity", "weights"},
     {"policy"},
     {"tree"},
     {"io"},
     {"store"},
-    {"mover"},
+    {"mover", "tools"},
     {"cpu"},
     {"sglang"},
     {"demo"},

@@ -187,14 +187,28 @@ def test_drain_says_whether_all_is_over() -> None:
     world.check()
 
 
-def test_close_ends_all_io_and_starts_none() -> None:
+def test_close_ends_all_io_and_leaves_nothing_dirty() -> None:
     world, _ = busy_world()
-    writes = len(world.store.writes)
     assert world.mover.close(1.0)
     world.promotions = [p for p in world.promotions if p.held]
-    assert world.store.closed and not world.mover.busy and len(world.store.writes) == writes
+    assert world.store.closed and not world.mover.busy and not world.table.count[State.DIRTY]
     world.check()
     assert world.mover.close(1.0)
+
+
+def test_close_writes_roots_first_and_what_there_is_room_for() -> None:
+    world = fake_world(40, 20, 6)
+    world.store.writable = False
+    a = world.add(4)
+    b = world.add(2, int(a[-1]))
+    c = world.add(2, int(b[-1]))
+    world.mover.tick()
+    for pages in (c, b, a):  # as after failures: the newest is in front
+        world.queue(pages)
+    world.store.writable = True
+    assert world.mover.close(1.0)
+    assert [row[1][0] for _, row in sorted(world.store.rows.items())] == [0, 2, 4, 6, 8, 10]
+    assert world.states(c) == [State.DIRTY] * 2
 
 
 def test_close_says_when_something_is_stuck() -> None:

@@ -19,6 +19,7 @@ T = TypeVar("T")
 MOVES = {
     "insert": 8, "backup": 3, "finish_backup": 4, "refill": 4, "evict": 3, "demote": 4,
     "promote": 8, "drop": 5, "load": 3, "finish_load": 4,
+    "restore": 2, "switch": 2,
     "finish_job": 12, "finish_all": 4, "start_job": 3, "tick": 12, "pass_time": 4,
 }  # fmt: skip
 """How often a seeded play makes which move; flushes and lone requests come on top."""

@@ -7,7 +7,7 @@ import pytest
 from fake_store import CORRUPT, ERROR, OK
 from mover_fakes import World, fake_world, on_nvme
 
-from radixtier.mover import WRITE_CHUNK_PAGES
+from radixtier.mover.writebehind import LOSSY_AFTER_S, WRITE_CHUNK_PAGES
 from radixtier.policy.admission import AdmitAll, Verdict
 from radixtier.tree.residency import State
 
@@ -21,16 +21,16 @@ def written(world: World) -> int:
 def test_every_page_is_written_once_however_often_it_is_queued() -> None:
     world = fake_world(40, 20, 40)
     a, b = world.add(5), world.add(4)
-    world.mover.write_behind(a)
+    world.queue(a)
     world.mover.tick()
-    world.mover.write_behind(a)
-    world.mover.write_behind(b[:2])
+    world.queue(a)
+    world.queue(b[:2])
     world.settle()
-    world.mover.write_behind(a)
+    world.queue(a)
     world.settle()
     assert world.states(a) == [CLEAN] * 5 and world.states(b) == [CLEAN] * 4
     assert written(world) == 9 and world.store.used_slots == 9 and world.mover.stats.written == 9
-    assert not world.mover.pending_writes and not world.mover.busy
+    assert not world.mover.writes.pending and not world.mover.busy
     world.check()
 
 
@@ -92,25 +92,30 @@ def test_of_a_write_that_fails_half_way_the_first_half_counts_and_the_rest_is_tr
     world.check()
 
 
-def test_write_behind_pauses_after_a_failure_twice_as_long_each_time_and_starts_over_after_a_success() -> None:
+def test_write_behind_pauses_after_a_failure() -> None:
     world = fake_world(20, 10, 20)
     a = world.add(2)
-    pauses = []
-    for _ in range(9):
+    for _ in range(3):
         world.mover.tick()
         world.store.finish_all(ERROR, ERROR)
         world.mover.tick()
-        pauses.append(pause_of(world))
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    world.mover.tick()
+        assert pause_of(world) == 1
     world.store.finish_all()
     world.mover.tick()
     assert world.states(a) == [CLEAN] * 2
-    world.add(1)
-    world.mover.tick()
-    world.store.finish_all(ERROR)
-    world.mover.tick()
-    assert pause_of(world) == 1
+
+
+def test_nothing_is_written_while_no_drive_takes_it() -> None:
+    world = fake_world(20, 10, 20)
+    world.store.writable = False
+    a = world.add(2)
+    for _ in range(3):
+        world.clock.now += 100.0
+        world.mover.tick()
+        assert world.mover.writes.failing and not world.store.jobs and world.mover.slots_wanted == 0
+    world.store.writable = True
+    world.settle()
+    assert world.states(a) == [CLEAN] * 2
 
 
 def pause_of(world: World) -> int:
@@ -119,7 +124,7 @@ def pause_of(world: World) -> int:
         world.mover.tick()
         if world.store.jobs:
             return second
-        assert world.mover.failing
+        assert world.mover.writes.failing
         world.clock.now += 1.0
     raise AssertionError("write-behind never starts again")
 
@@ -136,23 +141,6 @@ def test_a_burst_of_failures_is_one_reason_to_pause() -> None:
     assert pause_of(world) == 1
 
 
-def test_a_success_from_before_the_pause_does_not_end_it() -> None:
-    world = fake_world(20, 10, 20)
-    world.add(1)
-    world.add(1)
-    world.mover.tick()
-    first, second = world.store.jobs
-    world.store.finish(first, [ERROR])
-    world.mover.tick()
-    world.store.finish(second)
-    world.mover.tick()
-    assert world.mover.failing
-    assert pause_of(world) == 1
-    world.store.finish_all(ERROR)
-    world.mover.tick()
-    assert pause_of(world) == 2
-
-
 def fail_writes(world: World, times: int = 2) -> None:
     """The drive fails whatever is queued, so many pauses in a row."""
     for _ in range(times):
@@ -161,13 +149,15 @@ def fail_writes(world: World, times: int = 2) -> None:
         for tag in list(world.store.jobs):
             world.store.finish(tag, [ERROR] * 9)
         world.mover.tick()
-    assert world.mover.failing
+    assert world.mover.writes.failing
 
 
 def test_after_one_failure_backups_wait_rather_than_cost_what_has_no_other_copy() -> None:
     world = fake_world(20, 4, 20)
     a = world.add(4)
     fail_writes(world, times=1)
+    assert world.mover.alloc(1) is None and world.states(a) == [DIRTY] * 4
+    world.clock.now += LOSSY_AFTER_S - 1.0
     assert world.mover.alloc(1) is None and world.states(a) == [DIRTY] * 4
     world.settle()
     assert len(world.add(1)) == 1 and world.mover.stats.lost == 0
@@ -227,7 +217,7 @@ def test_a_dirty_page_that_is_being_written_is_not_given_up() -> None:
     first, second = world.store.jobs
     world.store.finish(first, [ERROR, ERROR])
     world.mover.tick()
-    assert world.mover.failing and len(world.store.jobs) == 1
+    assert world.mover.writes.failing and len(world.store.jobs) == 1
     assert world.mover.alloc(3) is None
     world.add(2)
     assert world.states(a) == [LOST] * 2 and world.states(b) == [DIRTY] * 2
@@ -241,13 +231,13 @@ def test_a_dirty_page_that_is_being_written_is_not_given_up() -> None:
 # ---- slots that fail ------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_failed_is_put_aside_until_a_flush() -> None:
+def test_a_slot_that_failed_is_not_used_before_the_store_tested_it() -> None:
     world = fake_world(300, 8, 256)
     a = world.add(3)
     world.mover.tick()
     world.store.finish_all(OK, ERROR, ERROR)
     world.mover.tick()
-    assert world.mover.quarantined == 2 and world.store.used_slots == 3
+    assert world.store.aside == {1, 2} and world.store.used_slots == 1
     world.check()
     for _ in range(100):
         world.free(world.add(2))
@@ -255,39 +245,26 @@ def test_a_slot_that_failed_is_put_aside_until_a_flush() -> None:
     assert all(slot not in (1, 2) for slots in world.store.writes[1:] for slot in slots)
     assert world.states(a) == [CLEAN] * 3
     world.clear()
-    assert world.mover.quarantined == 0
     world.check_empty()
-    assert world.store.used_slots == 0
 
 
 @pytest.mark.parametrize("outcome", [ERROR, CORRUPT])
-def test_a_slot_that_could_not_be_read_is_put_aside(outcome: str) -> None:
+def test_a_slot_that_could_not_be_read_is_given_back(outcome: str) -> None:
     world = fake_world(300, 8, 256)
     (a,) = on_nvme(world, 3)
     promotion = world.promote(a)
     world.store.finish_all(OK, outcome)
     world.settle()
-    assert promotion.ready(world.table) and world.mover.quarantined == 1
+    assert promotion.ready(world.table) and len(world.store.aside) == 1 and len(world.store.rows) == 2
     world.check()
 
 
-def test_slots_of_a_cancelled_read_are_not_put_aside() -> None:
+def test_slots_of_a_cancelled_read_are_kept() -> None:
     world = fake_world(300, 8, 256)
     (a,) = on_nvme(world, 3)
     world.drop(world.promote(a))
     world.settle()
-    assert world.mover.quarantined == 0 and world.states(a) == [COLD] * 3
-
-
-def test_when_the_whole_drive_fails_nothing_stays_aside() -> None:
-    world = fake_world(300, 16, 256)
-    world.add(12)
-    fail_writes(world)
-    assert world.mover.quarantined <= 256 // 64
-    world.check()
-    world.settle()
-    assert int(world.table.count[CLEAN]) == 12
-    world.check()
+    assert not world.store.aside and world.states(a) == [COLD] * 3
 
 
 def test_a_failed_page_does_not_keep_others_from_being_written() -> None:
@@ -369,7 +346,7 @@ def test_nothing_is_asked_for_once_the_tree_dropped_what_waited() -> None:
     assert world.mover.slots_wanted == 4
     world.free(b)
     world.settle()
-    assert world.mover.slots_wanted == 0 and not world.mover.pending_writes
+    assert world.mover.slots_wanted == 0 and not world.mover.writes.pending
 
 
 # ---- pages that go away ---------------------------------------------------------------------------------
@@ -431,7 +408,7 @@ def test_a_refused_page_stays_in_dram_only() -> None:
     a, b = world.add(2), world.add(3)
     world.settle()
     assert world.states(a) == [CLEAN] * 2 and world.states(b) == [DIRTY] * 3
-    assert not world.mover.pending_writes
+    assert not world.mover.writes.pending
 
 
 def test_without_a_drive_dram_is_all_there_is() -> None:

@@ -12,6 +12,8 @@ from radixtier.cli.main import dispatch
 
 _BENCHES = {
     "match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang"),
+    "io": ("radixtier.tools.bench_io", "bandwidth of the store on a drive, against what the drive can do"),
+    "restart": ("radixtier.sglang.bench_restart", "how fast a full store comes back at a restart"),
     "noreuse": ("radixtier.demo.bench_noreuse", "throughput of a load without reuse, against stock SGLang"),
 }
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
@@ -19,7 +21,7 @@ _BENCHES = {
 
 def main(argv: Sequence[str]) -> int:
     """Run one measurement; ``argv`` starts with its name."""
-    parser = argparse.ArgumentParser(prog="radixtier bench", description="Measure the tier against stock SGLang.")
+    parser = argparse.ArgumentParser(prog="radixtier bench", description="Measure the tier.")
     benches = parser.add_subparsers(dest="bench", metavar="BENCH", required=True)
     for name, (_, summary) in _BENCHES.items():
         benches.add_parser(name, help=summary, add_help=False)

@@ -15,7 +15,9 @@ from radixtier import SGLANG_VERSION, __version__
 
 _SUBCOMMANDS = {
     "serve": ("radixtier.cli.serve", "start SGLang's server; on --device cpu with what a CPU needs"),
-    "bench": ("radixtier.cli.bench", "measure the tier against stock SGLang"),
+    "doctor": ("radixtier.cli.doctor", "check this machine and directories for the store, and say what to do"),
+    "store": ("radixtier.cli.store", "look into the store on NVMe, check it, mend it or empty it"),
+    "bench": ("radixtier.cli.bench", "measure the tier: matches, the drive, restarts, a load without reuse"),
 }
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 

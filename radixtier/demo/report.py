@@ -26,6 +26,8 @@ DEFINITIONS = {
     "ttft_s": "seconds from sending the request to the first streamed token",
     "ttft_p50_s": "medians over turns; recompute: turns in which the server without the tier had no cached "
     f"token; a tier: turns in which it delivered at least {MAIN_SHARE:.0%} of the prompt",
+    "after_restart": "the last request of every chat again, after the server with the tier "
+    "was stopped and another one started on the same directory",
     "probes": "prompts of exactly prefix_tokens tokens, all on the server with the tier; recompute: sent for "
     "the first time; a hit leaves up to one page to compute. Requests that another tier served than expected "
     "are not in the medians",
@@ -33,9 +35,13 @@ DEFINITIONS = {
 
 
 def build_result(
-    plan: Plan, without: Sequence[Turn], with_tier: Sequence[Turn], probes: Sequence[ProbeResult]
+    plan: Plan,
+    without: Sequence[Turn],
+    with_tier: Sequence[Turn],
+    probes: Sequence[ProbeResult],
+    returned: Sequence[Turn],
 ) -> Result:
-    """Build the JSON result from both runs of the chats and the probes of the tiered server."""
+    """Build the JSON result from both runs of the chats, the probes of the tiered server, and the returns to it."""
     turns = [
         _turn(number, *pair)
         for number, pair in enumerate(zip(without, with_tier, prefix_tokens(with_tier), strict=True), 1)
@@ -60,6 +66,7 @@ def build_result(
         },
         "outputs_identical": all(turn["identical"] for turn in turns),
         "ttft_p50_s": _medians(samples),
+        "after_restart": [_returned(turn, with_tier) for turn in returned],
         "turns": turns,
         "probes": probed,
         "targets": [target for probe in probed for target in _targets(probe)],
@@ -68,8 +75,13 @@ def build_result(
 
 
 def passed(result: Result) -> bool:
-    """Whether the demo shows what it must: hits on all three tiers, and the same outputs on every turn."""
-    return bool(result["outputs_identical"]) and all(result["hit_tokens"][tier] > 0 for tier in TIERS)
+    """Whether the demo shows what it must: hits on all three tiers and after the restart, the same outputs always."""
+    returned = result["after_restart"]
+    return (
+        bool(result["outputs_identical"])
+        and all(result["hit_tokens"][tier] > 0 for tier in TIERS)
+        and all(turn["identical"] and turn["nvme"] > 0 for turn in returned)
+    )
 
 
 def table(turns: Iterable[Result]) -> list[str]:
@@ -102,6 +114,11 @@ def summary(result: Result) -> list[str]:
         f"outputs:                  {same}",
         "TTFT of turns, median:    " + "  ".join(f"{name} {_seconds(p50[name])}" for name in p50),
     ]
+    for turn in result["after_restart"]:
+        lines.append(
+            f"after the restart:        chat {turn['chat']}: NVMe {turn['nvme']:,} of {turn['prompt_tokens']:,} "
+            f"tokens, TTFT {turn['ttft_s']:.2f} s, output {'identical' if turn['identical'] else 'DIFFERENT'}"
+        )
     for probe in result["probes"]:
         p50, n = probe["ttft_p50_s"], probe["samples"]
         figures = "  ".join(f"{name} {_seconds(p50[name])} (n={n[name]})" for name in p50)
@@ -111,6 +128,22 @@ def summary(result: Result) -> list[str]:
         measured = "" if target["measured"] is None else f", measured {target['measured']:.3f}"
         lines.append(f"target: {target['what']} <= {target['limit']:.2f}{measured}: {met}")
     return lines
+
+
+def _returned(turn: Turn, before: Sequence[Turn]) -> Result:
+    reply = turn.reply
+    old = next(other for other in before if (other.chat, other.turn) == (turn.chat, turn.turn))
+    return {
+        "chat": turn.chat,
+        "turn": turn.turn + 1,
+        "prompt_tokens": reply.prompt_tokens,
+        "hbm": reply.hbm,
+        "dram": reply.dram,
+        "nvme": reply.nvme,
+        "recomputed": reply.recomputed,
+        "ttft_s": reply.ttft_s,
+        "identical": reply.output_ids == old.reply.output_ids,
+    }
 
 
 def _turn(number: int, without: Turn, with_tier: Turn, prefix: int) -> Result:

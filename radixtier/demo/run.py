@@ -5,7 +5,7 @@ first.
 
 Owns the order of things and the files of a run, in a directory of its own below the cache: server logs,
 result, plot, and for the time of the run the NVMe tier. Invariant: the two servers never run at the same time
-(each would slow the other down), the tiered one comes second so that ``--keep`` can leave it running, and
+(each would slow the other down), the tiered one comes last so that ``--keep`` can leave it running, and
 whatever happens, no server and no store file is left behind by accident. Main thread.
 """
 
@@ -93,13 +93,18 @@ def _run(options: argparse.Namespace, screen: Screen) -> int:
         server = Server("with the tier", model, _tier_flags(plan, store), directory / "with-tier.log")
         with server:
             with_tier, probes, version = _play_with(plan, server, without, screen)
+            screen.title("3 of 3: the server stops and starts again; every chat comes back once more")
+            screen.line("stopping the server (it stores what is not stored yet) ...", "dim")
+        server = Server("after the restart", model, _tier_flags(plan, store), directory / "after-restart.log")
+        with server:
+            returned = _play_restarted(plan, server, with_tier, screen)
             result = {
                 "sglang_version": version,
                 "radixtier_version": __version__,
                 "model": model.name,
                 "mode": "quick" if options.quick else "full",
                 "machine": {"cpus": os.cpu_count(), "architecture": platform.machine()},
-                **build_result(plan, without, with_tier, probes),
+                **build_result(plan, without, with_tier, probes, returned),
                 "seconds": round(time.monotonic() - started, 1),
             }
             _report(result, directory, options.json, screen)
@@ -108,16 +113,16 @@ def _run(options: argparse.Namespace, screen: Screen) -> int:
     screen.line()
     verdict = passed(result)
     screen.line(
-        "Hits on all three tiers, outputs identical with and without the tier."
+        "Hits on all three tiers and after the restart, outputs identical with and without the tier."
         if verdict
-        else "FAILED: a tier was never hit, or outputs differ (see above).",
+        else "FAILED: a tier was never hit, a chat did not survive the restart, or outputs differ (see above).",
         "good" if verdict else "bad",
     )
     return 0 if verdict else 1
 
 
 def _play_without(plan: Plan, model: Path, directory: Path, screen: Screen) -> list[Turn]:
-    screen.title(f"1 of 2: stock SGLang, the same {plan.hbm_tokens:,} tokens of HBM, no tier")
+    screen.title(f"1 of 3: stock SGLang, the same {plan.hbm_tokens:,} tokens of HBM, no tier")
     flags = [*_common_flags(), "--max-total-tokens", str(plan.hbm_tokens)]
     with Server("without the tier", model, flags, directory / "without-tier.log") as server:
         client = _start(server, screen)
@@ -140,7 +145,7 @@ def _play_with(
     plan: Plan, server: Server, without: Sequence[Turn], screen: Screen
 ) -> tuple[list[Turn], list[ProbeResult], str]:
     screen.title(
-        f"2 of 2: the same requests with the tier: HBM {plan.hbm_tokens:,}, DRAM {plan.dram_tokens:,}, "
+        f"2 of 3: the same requests with the tier: HBM {plan.hbm_tokens:,}, DRAM {plan.dram_tokens:,}, "
         f"NVMe {plan.nvme_tokens:,} tokens"
     )
     client = _start(server, screen)
@@ -169,6 +174,23 @@ def _play_with(
         screen.title("The same prompts from each tier: time to first token")
         probes = play_probes(client, plan, show_probe)
         return turns, probes, client.version()
+
+
+def _play_restarted(plan: Plan, server: Server, script: Sequence[Turn], screen: Screen) -> list[Turn]:
+    """Send the last request of every chat again, to a server that found its tiers on the drive."""
+    client = _start(server, screen)
+    last = list({turn.chat: turn for turn in script}.values())
+
+    def show(turn: Turn) -> None:
+        same = turn.reply.output_ids == next(old for old in last if old.chat == turn.chat).reply.output_ids
+        screen.line(
+            f"     chat {turn.chat}, turn {turn.turn + 1}:  {_where(turn.reply)}  "
+            f"first token {turn.reply.ttft_s:5.2f} s{'' if same else '  OTHER OUTPUT'}",
+            "" if same else "bad",
+        )
+
+    with _watched(server):
+        return replay(client, last, plan.answer_tokens, show)
 
 
 def _common_flags() -> list[str]:

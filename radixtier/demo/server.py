@@ -25,8 +25,9 @@ from radixtier.settings import CONFIG_FILE, SETTINGS
 START_TIMEOUT_S = 600.0
 """Importing SGLang alone takes a minute on two slow cores."""
 
-STOP_TIMEOUT_S = 20.0
-"""Given to a server for a graceful stop before it is killed."""
+STOP_TIMEOUT_S = 45.0
+"""Given to a server for a graceful stop before it is killed: SGLang looks for the signal every 5 s, waits for running
+requests, and gives its schedulers 15 s."""
 
 TAIL_LINES = 30
 
@@ -134,6 +135,12 @@ class Server:
             pass
         finally:
             # Also when somebody presses Ctrl-C a second time.
+            _end_group(process)
+
+    def kill(self) -> None:
+        """End the server at once, as a crash or a power cut would."""
+        process, self._process = self._process, None
+        if process is not None:
             _end_group(process)
 
     def leave_running(self) -> None:

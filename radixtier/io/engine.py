@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from radixtier.io.frames import BLOCK
+from radixtier.footprint import BLOCK
 
 Buffers = Sequence[memoryview]
 

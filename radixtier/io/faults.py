@@ -9,6 +9,7 @@ Example
 -------
 >>> engine = FaultEngine(PosixEngine(direct=False), seed=7)
 >>> engine.error("write", errno.EIO, skip=2, times=1)   # the third write fails
+>>> engine.error("sync", times=1)                        # and so does the next sync
 >>> engine.full(at=1 << 20)                              # the disk ends after 1 MiB
 >>> engine.flip("read", chance=0.01)                     # every hundredth read returns a wrong byte
 >>> held = engine.hold("read")                           # reads stop here ...
@@ -29,13 +30,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, TypeVar
 
+from radixtier.footprint import BLOCK
 from radixtier.io.engine import Buffers, Engine, head
-from radixtier.io.frames import BLOCK, aligned_memory
+from radixtier.io.frames import aligned_memory
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Op = Literal["read", "write"]
+Op = Literal["read", "write", "sync"]
 Move = Callable[[Buffers, int], int]
 Range = tuple[int, int]
 
@@ -62,7 +64,7 @@ class Fault:
     Parameters
     ----------
     op
-        Calls of this operation only.
+        Calls of this operation only; a ``sync`` is a call at offset 0.
     within
         Calls that touch this range of file offsets only.
     skip
@@ -205,7 +207,7 @@ class FaultEngine(Engine):
         self._faults: list[Fault] = []
         self._used: Counter[tuple[Op, int]] = Counter()
         self.calls: Counter[Op] = Counter()
-        """Transfers asked for, by operation."""
+        """Calls so far, by operation."""
 
     def add(self, fault: F) -> F:
         """Put a fault last in line and return it."""
@@ -267,7 +269,7 @@ class FaultEngine(Engine):
         return self._move("write", self._inner.writev, buffers, offset)
 
     def _move(self, op: Op, move: Move, buffers: Buffers, offset: int) -> int:
-        span = (offset, offset + sum(b.nbytes for b in buffers))
+        span = (offset, offset + max(1, sum(b.nbytes for b in buffers)))
         with self._lock:
             self.calls[op] += 1
             self._used[op, offset] += 1
@@ -285,7 +287,11 @@ class FaultEngine(Engine):
         return move(buffers, offset)
 
     def sync(self) -> None:
-        self._inner.sync()
+        def move(buffers: Buffers, offset: int) -> int:
+            self._inner.sync()
+            return 0
+
+        self._move("sync", move, [], 0)
 
     def close(self) -> None:
         self.clear()

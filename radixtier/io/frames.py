@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-BLOCK = 4096
-"""Bytes: alignment of address, offset and length that O_DIRECT accepts on every common device."""
+from radixtier.footprint import BLOCK as BLOCK
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -134,7 +133,8 @@ def aligned_memory(nbytes: int) -> memoryview:
 
     Huge pages halve the kernel's work for direct I/O: far fewer pages to pin and fewer segments per request.
     """
-    memory = mmap.mmap(-1, nbytes)
+    # Private: shared memory gets huge pages only where shmem_enabled says so, which is hardly anywhere.
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel built without them
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -1,21 +1,24 @@
 """The `posix` engine: `preadv`/`pwritev`, past the page cache (O_DIRECT) where the file system allows it.
 
 Owns one file descriptor, or two after a fallback. Invariant: O_DIRECT is given up at most once per file and
-is never taken up again. Threads: see `Engine`.
+is never taken up again; both descriptors are of one file, whatever lies behind its name by then. Threads: see
+`Engine`.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from radixtier.footprint import BLOCK
 from radixtier.io.engine import Buffers, Engine
-from radixtier.io.frames import BLOCK, aligned_memory
+from radixtier.io.files import open_existing, reopen, scratch_file
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,8 @@ _Call = Callable[[int, Buffers, int], int]
 
 IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024)
 """Buffers per system call; longer lists are moved in several calls."""
+
+O_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class PosixEngine(Engine):
@@ -52,15 +57,18 @@ class PosixEngine(Engine):
 
     def open(self, path: Path, size: int) -> None:
         self._path = path
-        try:
-            self._fd = _open(path, self._direct)
-        except OSError as e:
-            if not (self._direct and e.errno == errno.EINVAL):
-                raise
-            self._give_up_direct(-1)
-        if (actual := os.fstat(self._fd).st_size) < size:
-            self.close()
-            raise OSError(errno.EINVAL, f"holds {actual} bytes, expected {size}", str(path))
+        self._fd = open_existing(path, size)
+        if self._direct:
+            try:
+                direct = reopen(self._fd, O_DIRECT)
+            except OSError as e:
+                if e.errno != errno.EINVAL:
+                    self.close()
+                    raise
+                self._give_up_direct(self._fd)
+            else:
+                self._fd, buffered = direct, self._fd
+                os.close(buffered)
 
     def readv(self, buffers: Buffers, offset: int) -> int:
         return self._move(os.preadv, buffers, offset)
@@ -94,12 +102,11 @@ class PosixEngine(Engine):
         return call(self._fd, buffers, offset)
 
     def _give_up_direct(self, refused_fd: int) -> bool:
-        """Reopen without O_DIRECT unless another thread has; False if ``refused_fd`` was not direct."""
+        """Go on without O_DIRECT unless another thread does already; False if ``refused_fd`` was not direct."""
         with self._fallback_lock:
             if self._direct:
-                buffered = _open(self._path, False)
                 # Other threads may be inside calls on the old descriptor: it is closed with the file only.
-                self._retired_fd, self._fd = self._fd, buffered
+                self._retired_fd, self._fd = self._fd, reopen(self._fd)
                 self._direct = False
                 logger.warning(
                     "O_DIRECT was refused on %s: going through the page cache from now on. "
@@ -118,11 +125,6 @@ class PosixEngine(Engine):
         self._fd = self._retired_fd = -1
 
 
-def _open(path: Path, direct: bool) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (getattr(os, "O_DIRECT", 0) if direct else 0)
-    return os.open(path, flags)
-
-
 def try_direct(directory: Path) -> str | None:
     """Do one real O_DIRECT write and read in ``directory``; return why they do not work, None if they do.
 
@@ -133,21 +135,19 @@ def try_direct(directory: Path) -> str | None:
     OSError
         For what has nothing to do with O_DIRECT: no such directory, no permission, no space.
     """
-    if not hasattr(os, "O_DIRECT"):
+    if not O_DIRECT:
         return "is unknown on this platform"
-    path = directory / f"radixtier-probe-{secrets.token_hex(8)}"
-    out, back = aligned_memory(BLOCK), aligned_memory(BLOCK)
+    out, back = mmap.mmap(-1, BLOCK), mmap.mmap(-1, BLOCK)
     out[:] = secrets.token_bytes(BLOCK)
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_DIRECT, 0o600)
+    with scratch_file(directory, BLOCK) as plain:
         try:
-            moved = os.pwritev(fd, [out], 0), os.preadv(fd, [back], 0)
-        finally:
-            os.close(fd)
-    except OSError as e:
-        if e.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-            return f"is refused ({e.strerror})"
-        raise
-    finally:
-        path.unlink(missing_ok=True)
-    return None if moved == (BLOCK, BLOCK) and out == back else "does not give back what was written"
+            fd = reopen(plain, O_DIRECT)
+            try:
+                moved = os.pwritev(fd, [out], 0), os.preadv(fd, [back], 0)
+            finally:
+                os.close(fd)
+        except OSError as e:
+            if e.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return f"is refused ({e.strerror})"
+            raise
+    return None if moved == (BLOCK, BLOCK) and out[:] == back[:] else "does not give back what was written"

@@ -1,19 +1,29 @@
 """Choosing the engine for a directory.
 
-Owns nothing. Invariant: a choice rests on a real write and read in the very directory, never on what imports.
-Called once per directory at start.
+Owns the law of choice. Invariant: a choice rests on a real write and read in the very directory, never on what
+imports. Called once per directory at start, and by `radixtier doctor`; any thread.
 """
 
 from __future__ import annotations
 
-import errno
+import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radixtier.io.engine import Engine
-from radixtier.io.posix import PosixEngine, try_direct
+from radixtier.io.fallback import FallbackEngine
+from radixtier.io.kvikio import KvikioEngine
+from radixtier.io.posix import PosixEngine
+from radixtier.io.trial import NOT_INSTALLED, Verdict, try_kvikio, try_posix
+from radixtier.machine import block_alignment, file_system_type
+
+logger = logging.getLogger(__name__)
 
 FLAG = "--radix-tier-io-engine"
+ENGINES = ("auto", "posix", "kvikio")
+
+_WORKED = "a test write and read worked"
 
 
 class Choice(NamedTuple):
@@ -26,24 +36,121 @@ class Choice(NamedTuple):
 def choose_engine(name: str, directory: Path) -> Choice:
     """Return the engine that ``--radix-tier-io-engine name`` means in ``directory``, which must exist.
 
+    ``auto`` is KvikIO where it works and GPUDirect Storage is active, else posix; posix is direct where the file
+    system allows it. Where a full disk allows no trial, posix is taken to be direct. Both fall back by themselves
+    when a later transfer is refused.
+
     Raises
     ------
     ValueError
-        For a name that this release does not know.
+        For a name that is no engine, and for ``kvikio`` where it does not work.
     OSError
-        When the directory is not there or cannot be written.
+        When the directory is not there, cannot be written, or does not answer.
     """
-    if name == "kvikio":
-        raise ValueError(f"{FLAG} kvikio comes with radixtier 0.2: use auto or posix until then")
-    if name not in ("auto", "posix"):
-        raise ValueError(f"{FLAG} {name} is not an engine: use auto or posix")
+    make, reason = _choose(name, directory)
+    return Choice(make(), reason)
+
+
+def engine_factory(name: str) -> Callable[[Path], Engine]:
+    """Return what makes engines for a store: called with a directory, it returns one that is not open.
+
+    The first call for a directory tries what works there and logs one line; it raises as :func:`choose_engine`
+    does. Later calls, when a drive has come back, make the same kind again.
+    """
+    known: dict[Path, Callable[[], Engine]] = {}
+
+    def engine_for(directory: Path) -> Engine:
+        if directory not in known:
+            known[directory], reason = _choose(name, directory)
+            logger.info("radixtier: %s", reason)
+        return known[directory]()
+
+    return engine_for
+
+
+def kvikio_fault(directory: Path) -> tuple[str, str] | None:
+    """Say why ``--radix-tier-io-engine kvikio`` cannot be used in a directory, and the fix; None if it can.
+
+    Raises
+    ------
+    OSError
+        As :func:`choose_engine`.
+    """
+    return _fault(try_kvikio(directory), directory)
+
+
+def probe_report(directory: Path) -> dict[str, Any]:
+    """Return what works in a directory, for people to read; never raises.
+
+    Returns
+    -------
+    dict
+        ``directory``; ``error``, why nothing could be tried (None if it could); ``posix_direct`` with ``ok`` and
+        ``why``; ``kvikio`` with ``importable``, ``works`` and ``why``; ``gds`` with ``ok`` and ``why``; ``auto``,
+        what would be taken and why; ``file_system``, its type; ``block_alignment`` in bytes, of the device where
+        the kernel tells, else of the file system. Each ``why`` is None where all is well. Texts, numbers and
+        booleans only.
+    """
+    report: dict[str, Any] = {
+        "directory": str(directory),
+        "error": None,
+        "file_system": "unknown",
+        "block_alignment": None,
+        "posix_direct": {"ok": False, "why": "not tested"},
+        "kvikio": {"importable": False, "works": False, "why": "not tested"},
+        "gds": {"ok": False, "why": "not tested"},
+        "auto": None,
+    }
     try:
-        why_not = try_direct(directory)
+        posix, kvikio = try_posix(directory), try_kvikio(directory)
     except OSError as e:
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        # Full, perhaps of our own old slab, which the store will drop; the engine can still fall back.
-        return Choice(PosixEngine(direct=True), f"posix in {directory}, O_DIRECT untested: {e.strerror}")
-    if why_not:
-        return Choice(PosixEngine(direct=False), f"posix in {directory}, buffered: O_DIRECT {why_not}")
-    return Choice(PosixEngine(direct=True), f"posix in {directory}, O_DIRECT: a test write and read worked")
+        return report | {"error": e.strerror or str(e)}
+    # Only now: these calls would hang where the trial did not come back.
+    report |= {"file_system": file_system_type(str(directory)), "block_alignment": block_alignment(str(directory))}
+    why = kvikio.why_not or kvikio.untested
+    return report | {
+        "posix_direct": {"ok": posix.works, "why": posix.why_not or posix.untested},
+        "kvikio": {"importable": kvikio.imports, "works": kvikio.works, "why": why},
+        "gds": {"ok": kvikio.works and kvikio.no_gds is None, "why": why or kvikio.no_gds},
+        "auto": _law("auto", directory, posix, kvikio)[1],
+    }
+
+
+def _choose(name: str, directory: Path) -> tuple[Callable[[], Engine], str]:
+    if name not in ENGINES:
+        raise ValueError(f"{FLAG} {name} is not an engine: use auto, posix or kvikio")
+    posix = try_posix(directory)
+    return _law(name, directory, posix, Verdict() if name == "posix" else try_kvikio(directory))
+
+
+def _law(name: str, directory: Path, posix: Verdict, kvikio: Verdict) -> tuple[Callable[[], Engine], str]:
+    """Return what makes the engine that was chosen, and why it was."""
+
+    def make_posix() -> Engine:
+        return PosixEngine(direct=posix.why_not is None)
+
+    def make_kvikio() -> Engine:
+        return FallbackEngine(KvikioEngine(), make_posix())
+
+    if name == "kvikio" and (fault := _fault(kvikio, directory)):
+        raise ValueError(f"{FLAG} kvikio: {fault[0]}. {fault[1]}.")
+    gds = "GPUDirect Storage is active" if kvikio.no_gds is None else f"no GPUDirect Storage: {kvikio.no_gds}"
+    if name == "kvikio" or (name == "auto" and kvikio.works and kvikio.no_gds is None):
+        how = f"untested: {kvikio.untested}" if kvikio.untested else f"{_WORKED}; {gds}"
+        return make_kvikio, f"kvikio in {directory}, {how}"
+    if posix.why_not:
+        how = f"buffered: O_DIRECT {posix.why_not}"
+    else:
+        how = f"O_DIRECT untested: {posix.untested}" if posix.untested else f"O_DIRECT: {_WORKED}"
+    reason = f"posix in {directory}, {how}"
+    if name == "auto":
+        reason += f"; not kvikio: {kvikio.why_not or kvikio.untested or gds}"
+    return make_posix, reason
+
+
+def _fault(kvikio: Verdict, directory: Path) -> tuple[str, str] | None:
+    if kvikio.why_not is None:
+        return None
+    if kvikio.why_not == NOT_INSTALLED:
+        return "KvikIO is not installed", "Install it (pip install kvikio-cu13), or use auto"
+    return f"KvikIO does not work in {directory}: {kvikio.why_not}", "Use auto, which takes it where it works"

@@ -79,7 +79,7 @@ class _Life:
     def _down(self, first_slot: int) -> Pages:
         pages = self._timed("alloc", self.mover.alloc, RUN_PAGES)
         self._timed("filled", self.mover.filled, pages)
-        self.mover.tree.add(pages, None, lambda _: np.zeros((RUN_PAGES, 16), np.uint8))
+        self.mover.tree.add(pages, None, np.zeros((RUN_PAGES, 16), np.uint8))
         self.table.begin_write(pages, np.arange(first_slot, first_slot + RUN_PAGES))
         self._timed("write_commit", self.table.end_write, pages, self._ok, self._sums)
         self._timed("demote", self.table.drop_frames, pages)
@@ -105,7 +105,7 @@ def _tree_bytes(n_handles: int) -> int:
         for _ in range(n_handles // RUN_PAGES):
             pages = table.alloc(RUN_PAGES)
             assert pages is not None
-            tree.add(pages, None, lambda _: np.zeros((RUN_PAGES, 16), np.uint8))
+            tree.add(pages, None, np.zeros((RUN_PAGES, 16), np.uint8))
             del pages
         return traced()
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from radixtier.footprint import footprint
 from radixtier.io.frames import FrameBuffer
 from radixtier.io.probe import choose_engine
-from radixtier.store.slab import capacity_for
+from radixtier.sglang.identity import PageShape
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
 
@@ -143,12 +144,20 @@ class Rig:
         self._directory.cleanup()
 
 
-def _open_store(directory: Path, frames: FrameBuffer, n_slots: int, wake: Callable[[], None]) -> PageStore:
-    engine = choose_engine("auto", directory).engine
-    return PageStore(directory, capacity_for(n_slots, frames.page_bytes), frames, engine=engine, wake=wake)
+def _open_store(
+    directory: Path, frames: FrameBuffer, shape: PageShape, n_slots: int, wake: Callable[[], None]
+) -> PageStore:
+    return PageStore(
+        [directory],
+        footprint(n_slots, frames.page_bytes, shape.page_size),
+        frames,
+        page_tokens=shape.page_size,
+        engine=lambda path: choose_engine("auto", path).engine,
+        wake=wake,
+    )
 
 
 def _settled(cache: Any) -> bool:
     """Whether every page is backed up and, with a mover, on NVMe too."""
     mover = getattr(cache, "mover", None)
-    return not cache.ongoing_write_through and (mover is None or not (mover.busy or mover.pending_writes))
+    return not cache.ongoing_write_through and (mover is None or not (mover.busy or mover.writes.pending))

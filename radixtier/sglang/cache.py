@@ -29,21 +29,23 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from radixtier.identity import DIGEST_BYTES, chain, namespace_seed
+from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
 from radixtier.mover import Mover, Promotion
 from radixtier.policy.wait import PrefillRate
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
 from radixtier.sglang.private import no_retry, track_backup
+from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.stack import STRATEGY, Tiers
 from radixtier.tree.residency import NONE, Pages, State
+from radixtier.tree.writequeue import Piece
 
 logger = logging.getLogger(__name__)
 
 SPIN_S = 0.0005
 """How long an otherwise idle scheduler loop sleeps while requests wait for NVMe, so that I/O threads get the CPU."""
 
-CLOSE_TIMEOUT_S = 30.0
-"""Longest a graceful stop waits for I/O in flight."""
+CLOSE_TIMEOUT_S = 10.0
+"""Longest a graceful stop writes what is not stored yet; SGLang kills a scheduler after 15 s."""
 
 PAGES_REMEMBERED = 1 << 20
 """Pages, over all remembered paths, after which they are forgotten (8 bytes each)."""
@@ -104,9 +106,11 @@ class RadixTierCache(UnifiedRadixCache):
     """``UnifiedRadixCache`` whose host tier is logical pages over DRAM and NVMe."""
 
     _mover: Mover | None = None
+    _restoration: Restoration | None = None
 
     def __init__(self, params: Any, tiers: Tiers) -> None:
         self._tiers = tiers
+        self.tells_events = bool(params.enable_kv_cache_events)
         super().__init__(params)
 
     def init_hicache(self, server_args: Any, params: Any) -> None:
@@ -127,6 +131,10 @@ class RadixTierCache(UnifiedRadixCache):
         self._paths: dict[tuple[int, int, int], Path] = {}
         self._remembered = 0
         self._mover = pool.mover
+        restorer = None if self.mover.store is None else self.mover.store.restorer()
+        if restorer is not None:
+            self._restoration = Restoration(self, super().match_prefix, restorer)
+            self._restoration.first()
 
     @property
     def mover(self) -> Mover:
@@ -328,22 +336,64 @@ class RadixTierCache(UnifiedRadixCache):
             return
         pages = self._pool.pages_of(spec.host_value)
         table, tree = self.mover.table, self.mover.tree
+        tokens = np.frombuffer(spec.token_ids, np.int64)
+        space, parent, front = self._in_front_of(node_id)
         if (table.run[pages] == NONE).all():
-            tokens = np.frombuffer(spec.token_ids, np.int64)
-            parent, root = self._parent_page(node_id)
-            tree.add(pages, parent, lambda before: chain(before or root, tokens, self.page_size))
+            # Without a backup of the page in front its key is not known; a random one is at least nobody else's.
+            stretch = Stretch.chained(space, front or os.urandom(DIGEST_BYTES), tokens, self.page_size)
+            tree.add(pages, parent, stretch.keys)
         else:
             tree.use_page(int(pages[-1]))
-        self.mover.write_behind(pages[table.state[pages] == State.DIRTY])
+            stretch = Stretch(
+                space, front or b"", table.key[pages].view(np.uint8), tokens.astype(np.int32).reshape(len(pages), -1)
+            )
+        dirty = Piece(pages, stretch if front else None).where(table.state[pages] == State.DIRTY)
+        for piece in dirty:
+            self.mover.write_behind(piece)
 
-    def _parent_page(self, node_id: int) -> tuple[int | None, bytes]:
-        """Handle of the page in front of a node, None if there is none, and the key to chain from in that case."""
+    def _in_front_of(self, node_id: int) -> tuple[Space, int | None, bytes | None]:
+        """Namespace of a node, the handle of the page in front of it, and that page's key.
+
+        At the root there is no handle, and the key is the namespace's; both are None where the parent has no backup.
+        """
         (path,) = self.tree_core.collect_path_info([node_id])
+        space = Space(*self.tree_core.prefetch_anchor_info(node_id))
         if len(path) < 2:
-            return None, namespace_seed(*self.tree_core.prefetch_anchor_info(node_id))
-        parent = self.tree_core.build_storage_backup_spec(path[-2].node_id, False)
-        # Without a backup of the parent its key is not known; a random one is at least nobody else's.
-        return (None if parent is None else int(parent.host_value[-1]) // self.page_size), os.urandom(DIGEST_BYTES)
+            return space, None, namespace_seed(*space)
+        page = self.last_page(path[-2].node_id)
+        return space, page, None if page is None else self.mover.tree.key_of(page)
+
+    def last_page(self, node_id: int) -> int | None:
+        """Handle of the last page of a node, None without a backup."""
+        spec = self.tree_core.build_storage_backup_spec(node_id, False)
+        return None if spec is None else int(spec.host_value[-1]) // self.page_size
+
+    # ---- restart ------------------------------------------------------------------------------------
+
+    def last_pages(self, node_id: int, most: int) -> Pages:
+        """Handles of up to ``most`` pages that end with a node, as far up as every node has a backup."""
+        (path,) = self.tree_core.collect_path_info([node_id])
+        found: list[Pages] = []
+        for info in reversed(path):
+            spec = self.tree_core.build_storage_backup_spec(info.node_id, False) if most > 0 else None
+            if spec is None:
+                break
+            pages = self._pool.pages_of(spec.host_value)[-most:]
+            found.insert(0, pages)
+            most -= len(pages)
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def tokens_of(self, pages: Pages) -> torch.Tensor:
+        """Host indices of whole pages, int64 on the CPU."""
+        return self._pool.tokens_of(pages)
+
+    def _restore_some(self) -> None:
+        restoration = self._restoration
+        if restoration is not None:
+            idle = not self._waiting and self.protected_size() == 0
+            restoration.step(IDLE_STEP_S if idle else STEP_S)
+            if restoration.over:
+                self._restoration = None
 
     # ---- refill -------------------------------------------------------------------------------------
 
@@ -386,6 +436,7 @@ class RadixTierCache(UnifiedRadixCache):
         super().check_hicache_events()
         self.mover.tick()
         self._make_room()
+        self._restore_some()
         self._yield_to_io()
 
     def _make_room(self) -> None:
@@ -407,6 +458,7 @@ class RadixTierCache(UnifiedRadixCache):
     def reset(self) -> None:
         """Forget everything on every tier; I/O in flight keeps its frames and slots until it ends."""
         if self._mover is not None:
+            self._end_restoration()
             for request in list(self._waiting):
                 self._forget(request)
             for pages in self._loads.values():
@@ -416,10 +468,23 @@ class RadixTierCache(UnifiedRadixCache):
         super().reset()
 
     def release_host_resources(self) -> None:
-        """Graceful stop: end all I/O, then let SGLang unregister the buffers."""
+        """Graceful stop: store what is not stored yet, end all I/O, then let SGLang unregister the buffers."""
         if self._mover is not None:
+            self._end_restoration()
+            self.writing_check()
             self._mover.close(CLOSE_TIMEOUT_S)
         super().release_host_resources()
+
+    def seal_store(self, reason: str) -> None:
+        """Keep nothing for a restart any more: what is stored from now on belongs to weights without a name."""
+        self._end_restoration()
+        if self._mover is not None and self._mover.store is not None:
+            self._mover.store.seal(reason)
+
+    def _end_restoration(self) -> None:
+        restoration, self._restoration = self._restoration, None
+        if restoration is not None:
+            restoration.cancel()
 
     def attach_storage_backend(self, *args: Any, **kwargs: Any) -> tuple[bool, str]:
         """Refuse: frames may not be addressed by another storage backend."""

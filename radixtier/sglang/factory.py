@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,15 +15,21 @@ from typing import Any
 
 from radixtier.config import RadixTierConfig, ResolvedSizes
 from radixtier.io.frames import FrameBuffer
-from radixtier.io.probe import choose_engine
+from radixtier.io.probe import engine_factory
+from radixtier.sglang.identity import PageShape, store_identity
 from radixtier.sglang.resolution import sizes_of
-from radixtier.store.slab import capacity_for, claim
 from radixtier.store.store import PageStore
 
 logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
 """Longest an I/O thread waits for the interpreter while the scheduler thread computes in Python."""
+
+
+_WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+
+_CACHES: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The caches of this process."""
 
 
 def create_cache(ctx: Any) -> Any:
@@ -37,10 +44,13 @@ def create_cache(ctx: Any) -> Any:
     tiers = Tiers(
         n_frames=lambda page_bytes: _same(sizes, page_bytes).dram_pages,
         n_slots=sizes.nvme_slots,
-        open_store=partial(open_store, config),
+        open_store=partial(open_store, config, sizes, ctx.server_args),
+        scrub_rate=config.scrub.amount,
     )
     cache_class: Any = partial(RadixTierCache, tiers=tiers)
-    return create_unified_radix_cache(ctx, cache_class=cache_class)
+    cache = create_unified_radix_cache(ctx, cache_class=cache_class)
+    _CACHES.add(cache)
+    return cache
 
 
 def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:
@@ -53,28 +63,44 @@ def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:
     return sizes
 
 
-def open_store(config: RadixTierConfig, frames: FrameBuffer, n_slots: int, wake: Callable[[], None]) -> PageStore:
-    """Open the NVMe tier in the configured directory."""
-    directory = Path(config.nvme_path[0])
-    claim(directory)
-    choice = choose_engine(config.io_engine, directory)
-    logger.info("radixtier: %s", choice.reason)
-    capacity = capacity_for(n_slots, frames.page_bytes)
+def open_store(
+    config: RadixTierConfig,
+    sizes: ResolvedSizes,
+    server_args: Any,
+    frames: FrameBuffer,
+    shape: PageShape,
+    n_slots: int,
+    wake: Callable[[], None],
+) -> PageStore:
+    """Open the NVMe tier in the configured directories."""
     # The scheduler thread runs Python all the time; with the default of 5 ms, I/O threads would wait that long for the
     # interpreter after every transfer. Process-wide.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    return PageStore(directory, capacity, frames, engine=choice.engine, wake=wake)
+    directories = [Path(path) for path in config.nvme_path]
+    return PageStore(
+        directories,
+        sizes.nvme_bytes,
+        frames,
+        page_tokens=shape.page_size,
+        identity=store_identity(server_args, shape),
+        engine=engine_factory(config.io_engine),
+        min_free_bytes=config.nvme_min_free.amount,
+        keep_others=config.nvme_others == "keep",
+        wake=wake,
+    )
 
 
 def open_gates() -> None:
-    """Let the scheduler ask the cache for promotions, which it does only for SGLang's own storage backends.
+    """Let the scheduler ask the cache for promotions, and let the store know when weights are updated.
 
-    A hook on the scheduler's constructor, instead of posing as a storage backend: that would start SGLang's storage
-    threads and hash every token once more for nothing.
+    The scheduler asks only for SGLang's own storage backends. A hook on its constructor, instead of posing as a storage
+    backend: that would start SGLang's storage threads and hash every token once more for nothing.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _after_scheduler, HookType.AFTER)
+    for method in ("update_weights_from_disk", "update_weights_from_ipc", "begin_weight_update"):
+        HookRegistry.register(f"{_WEIGHTS}.{method}", _before_new_weights, HookType.BEFORE)
     HookRegistry.apply_hooks()
 
 
@@ -82,3 +108,9 @@ def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> 
     mover = getattr(scheduler.tree_cache, "_mover", None)
     if mover is not None and mover.store is not None:
         scheduler.enable_hicache_storage = True
+
+
+def _before_new_weights(updater: Any, *args: Any, **kwargs: Any) -> None:
+    """From here on no page may be taken for one of the weights that the store's identity names."""
+    for cache in list(_CACHES):
+        cache.seal_store("weights were updated")

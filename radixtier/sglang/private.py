@@ -34,6 +34,14 @@ def track_backup(cache: Any, node_id: int, lock: Any, nodes: Sequence[int]) -> N
     cache._track_write_through_node(node_id, lock, publish_node_ids=list(nodes))
 
 
+def apply_actions(cache: Any, actions: list[Any]) -> None:
+    """Do what an insertion into the tree asks for (``UnifiedRadixCache._apply_cache_actions``).
+
+    ``insert_host`` is public, what has to follow it is not.
+    """
+    cache._apply_cache_actions(actions)
+
+
 def no_retry(req: Any) -> None:
     """Tell the scheduler that a shorter match is final (``Req.storage_prefetch_last_match_len``).
 

@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from radixtier.config import Problem, RadixTierConfig, ResolvedSizes
+from radixtier.footprint import footprint
 from radixtier.machine import Machine
 from radixtier.sglang.private import quantization_of, who_declared
 from radixtier.sglang.refusals import check_decisions, check_model, check_settled_model, refuse
@@ -145,7 +146,9 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
     if not sizes.dram_pages:
         found.append(config.problem("dram_size", f"less than {page}", "Give it at least some thousand tokens"))
     if not sizes.nvme_slots and config.nvme_path:
-        found.append(config.problem("nvme_size", f"less than {page}", "Give it more, or 0 for none"))
+        least = view.tp_size * footprint(sizes.directories, sizes.page_bytes, sizes.page_size, sizes.directories)
+        fix = f"Give it at least {-(-least // 1024)}KiB, which holds one page per directory, or 0 for none"
+        found.append(config.problem("nvme_size", f"with its journal less than {page}", fix))
     found += _check_against_machine(config, sizes, view)
     if not found and 0 < (view.chunked_prefill_size or 0) > sizes.dram_tokens:
         logger.warning(
@@ -162,7 +165,7 @@ def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: 
     """Hold sizes against RAM, GPU memory and disk; those in tokens could not be before."""
     machine = Machine.probe()
     hbm_bytes = (sizes.hbm_pages or 0) * sizes.page_bytes
-    found = config.check_disk(sizes.nvme_bytes) if config.nvme_path else []
+    found = config.check_disk(sizes.nvme_bytes * view.tp_size)
     if view.device == "cpu":
         alone = config.check_ram("hbm_size", hbm_bytes, machine)
         return found + (alone or config.check_ram("dram_size", hbm_bytes + sizes.dram_bytes, machine))
@@ -183,7 +186,9 @@ def _device_memory(device: str) -> int | None:
 
 def _summary(config: RadixTierConfig, sizes: ResolvedSizes) -> str:
     hbm = "SGLang's choice" if sizes.hbm_tokens is None else f"{sizes.hbm_tokens} tokens"
-    nvme = f"{sizes.nvme_tokens} tokens in {config.nvme_path[0]}" if config.nvme_path else "none"
+    nvme = "none"
+    if config.nvme_path:
+        nvme = f"{sizes.nvme_tokens} tokens ({format_bytes(sizes.nvme_bytes)}) in {', '.join(config.nvme_path)}"
     return (
         f"tiers: HBM {hbm}, DRAM {sizes.dram_tokens} tokens ({format_bytes(sizes.dram_bytes)}), NVMe {nvme}; "
         f"{sizes.bytes_per_token} bytes per token"

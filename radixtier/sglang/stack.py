@@ -29,14 +29,15 @@ from sglang.srt.runtime_context import get_memory
 from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.identity import PageShape
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import ResidencyTable
 from radixtier.tree.tiertree import TierTree
 
 logger = logging.getLogger(__name__)
 
-OpenStore = Callable[[FrameBuffer, int, Callable[[], None]], PageStore]
-"""Given the frames, the number of slots, and what to call when I/O ends, opens the NVMe tier."""
+OpenStore = Callable[[FrameBuffer, PageShape, int, Callable[[], None]], PageStore]
+"""Given the frames, the shape of a page, the number of slots, and what to call when I/O ends, opens the NVMe tier."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,14 @@ class Tiers:
         How many pages NVMe holds; 0 for a DRAM-only tier.
     open_store
         Opens the store once the pool is there; not called for a DRAM-only tier.
+    scrub_rate
+        Bytes per second that are read in the background to find pages that went bad; 0 for none.
     """
 
     n_frames: Callable[[int], int]
     n_slots: int
     open_store: OpenStore
+    scrub_rate: int = 0
 
 
 class RadixTierStrategy(StackStrategy):
@@ -121,7 +125,7 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostP
     page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
     n_frames, n_slots = tiers.n_frames(page_bytes), tiers.n_slots
     table = ResidencyTable(n_frames + n_slots, n_frames)
-    mover = Mover(table, TierTree(table), None, page_bytes=page_bytes)
+    mover = Mover(table, TierTree(table), None, page_bytes=page_bytes, scrub_rate=tiers.scrub_rate)
     # The size was checked before the model was loaded; SGLang's own check keeps 10 GiB free, which a small machine
     # does not have.
     with host_memory_budget_scope(n_frames * page_bytes):
@@ -140,7 +144,10 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostP
             mover=mover,
         )
     if n_slots:
-        mover.store = tiers.open_store(pool.frame_buffer(), n_slots, mover.io_done.set)
+        dtype = str(info.dtype).removeprefix("torch.")
+        layout = get_memory().hicache_mem_layout
+        shape = PageShape(dtype, layout, page_size, layers, info.head_num, info.head_dim, info.v_head_dim)
+        mover.store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set)
     logger.info(
         "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
         n_frames, page_size, page_bytes / 1024, n_slots, table.nbytes() / 2**20,

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 from radixtier.config import Problem, RadixTierConfig
+from radixtier.io.probe import kvikio_fault
+from radixtier.io.trial import try_posix
 from radixtier.machine import Machine
 from radixtier.settings import load_config
 from radixtier.sglang.refusals import check_input, refuse
@@ -76,11 +79,40 @@ def _create_cache(ctx: Any) -> Any:
 
 
 def _check_input(config: RadixTierConfig, server_args: Any) -> list[Problem]:
-    found = config.validate(Machine.probe()) + check_input(server_args)
+    # Directories that do not answer would stop this process as well, so they are looked at from another one first.
+    found = _check_directories(config) or config.validate(Machine.probe()) + _check_engine(config)
+    found += check_input(server_args)
     if config.hbm_size is not None and server_args.max_total_tokens is not None:
         why = f"contradicts {config.named('hbm_size')}, which sets it"
         found.append(Problem("--max-total-tokens", server_args.max_total_tokens, why, "Keep one of them"))
     return found
+
+
+def _check_directories(config: RadixTierConfig) -> list[Problem]:
+    """Find the directories that hang; whatever else is wrong with one, `validate` finds it."""
+    found = []
+    for path in config.nvme_path:
+        try:
+            try_posix(Path(path))
+        except TimeoutError as error:
+            fix = "Look at the drive or the mount, or name another directory"
+            found.append(Problem(config.named("nvme_path"), path, str(error.strerror), fix))
+        except OSError:
+            continue
+    return found
+
+
+def _check_engine(config: RadixTierConfig) -> list[Problem]:
+    """Try the engine that was demanded where it is demanded."""
+    found: list[Problem] = []
+    for path in config.nvme_path if config.io_engine == "kvikio" else ():
+        try:
+            fault = kvikio_fault(Path(path))
+        except OSError:  # the directory cannot be used at all, which `validate` has found
+            continue
+        if fault:
+            found.append(config.problem("io_engine", *fault))
+    return list(dict.fromkeys(found))
 
 
 def _apply(config: RadixTierConfig, server_args: Any) -> None:

@@ -10,69 +10,90 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from radixtier.footprint import slot_bytes
 from radixtier.io.engine import Engine, Moved, transfer
 from radixtier.io.frames import Bytes, FrameBuffer, aligned_memory
 from radixtier.store.checksum import page_checksum
 from radixtier.store.jobs import Chunk, Ints
-from radixtier.store.slab import slot_bytes
 
 Pages = list[list[memoryview]]
+
+
+class SpareBuffer:
+    """Aligned memory that is allocated when it is first used; the user sees to it that one thread uses it at a time."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._memory: memoryview | None = None
+
+    @property
+    def memory(self) -> memoryview:
+        """The memory."""
+        if self._memory is None:
+            self._memory = aligned_memory(self._nbytes)
+        return self._memory
 
 
 class ChunkMover:
     """Runs chunks of at most ``max_pages`` pages on one thread.
 
     Aligned frames are given to the engine as they are. Others go through a buffer of ``max_pages`` slots, so
-    that the engine sees aligned memory and each page is hashed in one call.
+    that the engine sees aligned memory and each page is hashed in one call. Pages that are only verified go to
+    ``spare``, of the same size, which movers share: of a drive's chunks at most one verifies at a time.
     """
 
-    def __init__(self, engine: Engine, frames: FrameBuffer, max_pages: int) -> None:
-        self._engine = engine
+    def __init__(self, frames: FrameBuffer, max_pages: int, spare: SpareBuffer) -> None:
         self._frames = frames
         self._slot_bytes = slot_bytes(frames.page_bytes)
+        self._spare = spare
         self._staging = None if frames.aligned else aligned_memory(max_pages * self._slot_bytes)
 
-    def run(self, chunk: Chunk) -> Moved:
-        """Move the chunk's pages and fill in their results in the job; never raises `OSError`."""
-        return self._read(chunk) if chunk.job.kind == "read" else self._write(chunk)
+    def run(self, chunk: Chunk, engine: Engine, offset: int) -> Moved:
+        """Move the chunk's pages and fill in their results in the job; never raises `OSError`.
 
-    def _write(self, chunk: Chunk) -> Moved:
+        ``offset`` is that of the chunk's first slot in the engine's file, in bytes.
+        """
+        return self._write(chunk, engine, offset) if chunk.job.kind == "write" else self._read(chunk, engine, offset)
+
+    def _write(self, chunk: Chunk, engine: Engine, offset: int) -> Moved:
         job, lo, hi = chunk.job, chunk.lo, chunk.hi
         frames = job.frames[lo:hi]
         if self._staging is not None:
             rows = self._rows(self._staging, len(frames))
             self._frames.gather(frames, rows)
             rows[:, self._frames.page_bytes :] = 0
-        pages, buffers = self._memory(frames)
+        pages, buffers = self._memory(frames, self._staging)
         job.checksums[lo:hi] = _checksums(pages, job.seeds[lo:hi])
-        moved = transfer(self._engine.writev, buffers, int(job.slots[lo]) * self._slot_bytes)
+        moved = transfer(engine.writev, buffers, offset)
         job.ok[lo : lo + moved.nbytes // self._slot_bytes] = True
         return moved
 
-    def _read(self, chunk: Chunk) -> Moved:
+    def _read(self, chunk: Chunk, engine: Engine, offset: int) -> Moved:
         job, lo = chunk.job, chunk.lo
+        verify = job.kind == "verify"
+        staging = self._spare.memory if verify else self._staging
         frames = job.frames[lo : chunk.hi]
-        pages, buffers = self._memory(frames)
-        moved = transfer(self._engine.readv, buffers, int(job.slots[lo]) * self._slot_bytes)
+        pages, buffers = self._memory(frames, staging)
+        moved = transfer(engine.readv, buffers, offset)
         whole = moved.nbytes // self._slot_bytes
         hi = lo + whole
         found = _checksums(pages[:whole], job.seeds[lo:hi])
         good = found == job.checksums[lo:hi]
-        if self._staging is not None:
-            rows = self._rows(self._staging, whole)
+        if staging is not None and not verify:
+            rows = self._rows(staging, whole)
             self._frames.scatter(frames[:whole][good], rows if good.all() else rows[good])
         job.checksums[lo:hi] = found
         job.ok[lo:hi] = good
         job.corrupt[lo:hi] = ~good
         return moved
 
-    def _memory(self, frames: Ints) -> tuple[Pages, list[memoryview]]:
+    def _memory(self, frames: Ints, staging: memoryview | None) -> tuple[Pages, list[memoryview]]:
         """Return the page images, and the buffers for the engine, of the frames or of their staged copies."""
-        if self._staging is None:
+        if staging is None:
             pages = [self._frames.views(frame) for frame in frames.tolist()]
             return pages, [view for page in pages for view in page]
         size, step = self._frames.page_bytes, self._slot_bytes
-        staged = self._staging[: len(frames) * step]
+        staged = staging[: len(frames) * step]
         return [[staged[i : i + size]] for i in range(0, len(staged), step)], [staged]
 
     def _rows(self, staging: memoryview, n: int) -> Bytes:

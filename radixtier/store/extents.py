@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from sortedcontainers import SortedDict, SortedList
 
 
@@ -19,15 +21,34 @@ class Extent(NamedTuple):
 
 
 class ExtentMap:
-    """Best-fit allocator over slots ``0 .. n_slots - 1``; every operation costs O(log extents)."""
+    """Best-fit allocator over slots ``0 .. n_slots - 1``; every operation costs O(log extents).
 
-    def __init__(self, n_slots: int) -> None:
+    Parameters
+    ----------
+    n_slots
+        Size of the range.
+    used : ndarray of bool, shape (n_slots,), optional
+        Slots that are not free to begin with; without it all are.
+    """
+
+    def __init__(self, n_slots: int, used: npt.NDArray[np.bool_] | None = None) -> None:
         self.n_slots = n_slots
-        self.free_slots = 0
-        self._length_at: Any = SortedDict()  # start -> length
-        self._by_size: Any = SortedList()  # (length, start)
-        if n_slots:
-            self.free(0, n_slots)
+        free = np.ones(n_slots, dtype=np.bool_) if used is None else ~used
+        # Where a run of free slots begins and where it ends, in turn.
+        edges = np.flatnonzero(np.diff(free, prepend=False, append=False)).reshape(-1, 2)
+        runs = [(start, end - start) for start, end in edges.tolist()]
+        self.free_slots = int(free.sum())
+        self._length_at: Any = SortedDict(runs)  # start -> length
+        self._by_size: Any = SortedList((length, start) for start, length in runs)
+
+    @property
+    def largest(self) -> int:
+        """Slots of the largest free extent; 0 when none is free."""
+        return int(self._by_size[-1][0]) if self._by_size else 0
+
+    def __len__(self) -> int:
+        """Return the number of free extents."""
+        return len(self._by_size)
 
     def alloc(self, n: int) -> list[Extent] | None:
         """Take ``n`` slots: the smallest extent that holds them all, else the largest ones.

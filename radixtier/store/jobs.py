@@ -18,23 +18,24 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Kind = Literal["read", "write"]
+Kind = Literal["read", "write", "verify"]
 Ints = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
 
 class Priority(IntEnum):
-    """Lower goes first: somebody waits for it, somebody may, nobody does."""
+    """Lower goes first: somebody waits for it, somebody may, nobody does, it only looks for bad pages."""
 
     DEMANDED = 0
     SPECULATIVE = 1
     WRITE = 2
+    SCRUB = 3
 
 
 @dataclass(slots=True)
 class Job:
-    """One call of `PageStore.read` or `PageStore.write`; arrays are ``[pages]``."""
+    """One call of `PageStore.read`, `write` or `verify`; arrays are ``[pages]``."""
 
     tag: Hashable
     kind: Kind
@@ -45,6 +46,8 @@ class Job:
     """Of a read: what the pages must have, replaced by what they had. Of a write: the result."""
     ok: Flags
     corrupt: Flags
+    bad: Flags
+    """The drive was asked for the page and failed, or gave wrong bytes: its slot is not to be trusted."""
     chunks_left: int = 0
     nbytes: int = 0
     cancelled: bool = False
@@ -96,11 +99,33 @@ class Chunk(NamedTuple):
     hi: int
 
 
-def cut(slots: Ints, pages_per_chunk: int) -> list[tuple[int, int]]:
-    """Return ``(lo, hi)`` of the runs of consecutive slots, none longer than ``pages_per_chunk``."""
+def new_job(kind: Kind, frames: Ints, slots: Ints, seeds: Sums, checksums: Sums, tag: Hashable) -> Job:
+    """Return a job with copies of what the caller gave."""
+    n = len(slots)
+    return Job(
+        tag=tag,
+        kind=kind,
+        frames=np.array(frames, dtype=np.int64),
+        slots=np.array(slots, dtype=np.int64),
+        seeds=np.array(seeds, dtype=np.uint64),
+        checksums=np.array(checksums, dtype=np.uint64),
+        ok=np.zeros(n, dtype=np.bool_),
+        corrupt=np.zeros(n, dtype=np.bool_),
+        bad=np.zeros(n, dtype=np.bool_),
+    )
+
+
+def cut(slots: Ints, pages_per_chunk: int, lanes: Ints | None = None) -> list[tuple[int, int]]:
+    """Return ``(lo, hi)`` of the runs of consecutive slots, none longer than ``pages_per_chunk``.
+
+    Where ``lanes``, of the same shape, changes, a run ends.
+    """
     if not len(slots):
         return []
-    ends = [*(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]
+    breaks = np.diff(slots) != 1
+    if lanes is not None:
+        breaks |= np.diff(lanes) != 0
+    ends = [*(np.flatnonzero(breaks) + 1).tolist(), len(slots)]
     ranges: list[tuple[int, int]] = []
     lo = 0
     for end in ends:
@@ -110,17 +135,26 @@ def cut(slots: Ints, pages_per_chunk: int) -> list[tuple[int, int]]:
     return ranges
 
 
+def expand(runs: Ints) -> Ints:
+    """Return the slots of runs, given as ``(first slot, slots)``, shape ``[runs, 2]``, one after the other."""
+    first, n = runs[:, 0], runs[:, 1]
+    ends = np.cumsum(n)
+    slots: Ints = np.repeat(first - (ends - n), n) + np.arange(int(n.sum()))
+    return slots
+
+
 class ChunkQueue:
-    """Chunks that wait for a worker, of which at most ``max_writes`` may be writing.
+    """Chunks that wait for a worker, of which at most ``most`` may be writing or verifying, one of them verifying.
 
     The limit keeps a read that arrives amid write-behind from queueing behind a drive full of writes.
     """
 
-    def __init__(self, max_writes: int) -> None:
+    def __init__(self, most: int) -> None:
         self._ready = threading.Condition()
         self._heap: list[Chunk] = []
         self._pushed = 0
-        self._writes_left = max_writes
+        self._left = most
+        self._verifying = False
         self._closed = False
 
     def __len__(self) -> int:
@@ -144,18 +178,23 @@ class ChunkQueue:
             if self._closed:
                 return None
             chunk = heapq.heappop(self._heap)
-            self._writes_left -= chunk.job.kind == "write"
+            self._left -= chunk.job.kind != "read"
+            self._verifying |= chunk.job.kind == "verify"
         return chunk
 
     def _head_may_run(self) -> bool:
-        # Priorities put every read before every write, so a write at the head hides no read.
-        return bool(self._heap) and (self._writes_left > 0 or self._heap[0].job.kind == "read")
+        # Priorities put reads before writes before verifying, so what waits at the head hides nothing that may run.
+        if not self._heap:
+            return False
+        kind = self._heap[0].job.kind
+        return kind == "read" or (self._left > 0 and not (kind == "verify" and self._verifying))
 
     def finished(self, chunk: Chunk) -> None:
         """Note that a popped chunk is over."""
-        if chunk.job.kind == "write":
+        if chunk.job.kind != "read":
             with self._ready:
-                self._writes_left += 1
+                self._left += 1
+                self._verifying &= chunk.job.kind != "verify"
                 self._ready.notify()
 
     def remove(self, tag: Hashable) -> list[Chunk]:
@@ -166,6 +205,12 @@ class ChunkQueue:
                 self._heap = [c for c in self._heap if c.job.tag != tag]
                 heapq.heapify(self._heap)
         return removed
+
+    def clear(self) -> list[Chunk]:
+        """Take out all chunks."""
+        with self._ready:
+            left, self._heap = self._heap, []
+        return left
 
     def close(self) -> list[Chunk]:
         """Send the workers home; return the chunks that were still waiting."""

@@ -1,8 +1,8 @@
-"""The directory of a store: its lock, its slab file, and whom they belong to.
+"""A directory of the store: whom it belongs to, its lock, and the slab file in it.
 
-Owns the directory lock and the slab file from `open_slab` to `Slab.close`. Invariant: nothing is changed or
-followed that is not ours: symbolic links, files and directories of other users are refused, other files in
-the directory are left alone. One thread, at start and stop.
+Owns the lock of a rank from `lock` to its release, and the slab file from `open_slab` to `Slab.close`. Invariant:
+nothing is changed or followed that is not ours: symbolic links, files and directories of other users are refused, other
+files in the directory are left alone. One thread at a time: the owner's at start and stop, the keeper's in between.
 """
 
 from __future__ import annotations
@@ -15,71 +15,160 @@ import os
 import stat
 from pathlib import Path
 
-from radixtier.io.frames import BLOCK
+from radixtier.footprint import BLOCK, HEADER_BYTES, footprint
+from radixtier.store.header import Header, HeaderError
+from radixtier.store.paths import PREFIX, StoreFiles, lock_path
 
 logger = logging.getLogger(__name__)
 
 PATH_FLAG = "--radix-tier-nvme-path"
 SIZE_FLAG = "--radix-tier-nvme-size"
-PREFIX = "radixtier"
-LOCK_NAME = f"{PREFIX}.lock"
-SLAB_NAME = f"{PREFIX}-000.slab"
+MIN_FREE_FLAG = "--radix-tier-nvme-min-free"
+OTHERS_FLAG = "--radix-tier-nvme-others"
 
 
 class StoreError(Exception):
     """The store cannot be opened; the message names the flag, the path and the fix."""
 
 
-def slot_bytes(page_bytes: int) -> int:
-    """Return the bytes of the slot that holds a page: rounded up to 4 KiB."""
-    return -(-page_bytes // BLOCK) * BLOCK
-
-
-def capacity_for(n_slots: int, page_bytes: int) -> int:
-    """Return the smallest capacity in bytes that gives ``n_slots``: the slots, and one block for the lock."""
-    return n_slots * slot_bytes(page_bytes) + BLOCK
-
-
 class Slab:
-    """An open, locked, preallocated slab file of ``n_slots * slot_bytes`` bytes."""
+    """An open, preallocated slab file: two blocks, then the slots.
 
-    def __init__(self, path: Path, nbytes: int, lock_fd: int) -> None:
-        self.path = path
+    Attributes
+    ----------
+    header : Header
+        What it is valid for.
+    nbytes : int
+        Its length.
+    kept : bool
+        It is the slab of an earlier run, so that the rows which name its store id may be right.
+    """
+
+    def __init__(self, files: StoreFiles, fd: int, header: Header, nbytes: int, kept: bool) -> None:
+        self.files = files
+        self.header = header
         self.nbytes = nbytes
-        self._lock_fd = lock_fd
+        self.kept = kept
+        self._fd = fd
 
-    def close(self) -> None:
-        """Give the directory up; the slab file stays."""
-        if self._lock_fd >= 0:
-            os.ftruncate(self._lock_fd, 0)
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.files.slab
+
+    def missing(self) -> str | None:
+        """Return why the file at the path is not the open one any more, None if it is; raises `OSError`."""
+        try:
+            there = self.path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{self.path} has vanished"
+        mine = os.fstat(self._fd)
+        if (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            return f"{self.path} is another file than before"
+        return None
+
+    def moved(self) -> bool:
+        """Whether the directory is on another file system than the slab; raises `OSError`."""
+        return os.stat(self.files.directory).st_dev != os.fstat(self._fd).st_dev
+
+    def disown(self) -> None:
+        """Take a new store id, durably: every row that names the old one is worthless; raises `OSError`."""
+        header = self.header.renewed()
+        _write_header(self._fd, header)
+        self.header = header
+
+    def close(self, *, remove: bool = False) -> None:
+        """Close the file, and delete it if it is to leave nothing behind."""
+        if self._fd < 0:
+            return
+        with contextlib.suppress(OSError):
+            if remove and not self.missing():
+                self.path.unlink()
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
-def open_slab(directory: Path, capacity_bytes: int, page_bytes: int) -> Slab:
-    """Lock ``directory`` and preallocate its slab file, dropping what an earlier run left in it.
+def open_slab(files: StoreFiles, header: Header, n_slots: int, *, min_free: int = 0, afresh: bool = False) -> Slab:
+    """Open the slab of ``n_slots`` slots, or make it when what is there is for something else or cannot be read.
+
+    A slab of another length is grown or cut. A new one gets the store id of ``header``, after the databases that name
+    an old one are gone.
 
     Raises
     ------
     StoreError
-        When the directory or a file in it is not ours alone, another process holds it, the capacity is below
-        one page, or the file system has no room.
+        When a file is not ours alone, or the file system has no room for the store and ``min_free`` bytes.
     """
-    n_slots = (capacity_bytes - BLOCK) // slot_bytes(page_bytes)
-    if n_slots < 1:
-        raise StoreError(
-            f"{SIZE_FLAG}: {capacity_bytes} bytes do not hold one page of {page_bytes} bytes: "
-            f"give at least {capacity_for(1, page_bytes)}"
-        )
-    claim(directory)
-    lock_fd = _lock(directory)
+    fd = open_own(files.slab)
     try:
-        path = directory / SLAB_NAME
-        _preallocate(path, n_slots * slot_bytes(page_bytes))
-    except BaseException:
-        os.close(lock_fd)
+        found = None if afresh else _read(fd, files.slab, header)
+        nbytes = HEADER_BYTES + n_slots * header.slot_bytes
+        if found is None:
+            for path in files.databases:
+                remove_own(path)
+            os.ftruncate(fd, 0)
+        _check_room(files, footprint(n_slots, header.page_bytes, header.page_tokens), min_free)
+        _reserve(fd, files.directory, nbytes)
+        if found is None:
+            _write_header(fd, header)
+            sync_directory(files.directory)
+    except StoreError:
+        os.close(fd)
         raise
-    return Slab(path, n_slots * slot_bytes(page_bytes), lock_fd)
+    except OSError as e:
+        os.close(fd)
+        raise StoreError(f"{PATH_FLAG} {files.directory}: {files.slab}: {e.strerror or e}") from e
+    return Slab(files, fd, found or header, nbytes, found is not None)
+
+
+def _read(fd: int, path: Path, wanted: Header) -> Header | None:
+    """Return the header of an open slab if its pages are good for us."""
+    if not os.fstat(fd).st_size:
+        return None
+    try:
+        found = Header.unpack(os.pread(fd, BLOCK, 0))
+        why = ", ".join(wanted.differences(found))
+    except HeaderError as e:
+        why = str(e)
+    if not why:
+        return found
+    logger.warning("radixtier: the pages in %s are dropped: %s", path, why)
+    return None
+
+
+def _write_header(fd: int, header: Header) -> None:
+    os.pwrite(fd, header.pack(), 0)
+    os.fsync(fd)
+
+
+def _reserve(fd: int, directory: Path, nbytes: int) -> None:
+    before = os.fstat(fd).st_size
+    try:
+        if before > nbytes:
+            os.ftruncate(fd, nbytes)
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as e:
+        os.ftruncate(fd, before)  # a file system filled to the brim by a failed start would hurt everybody on it
+        raise StoreError(
+            f"{SIZE_FLAG}: cannot reserve {nbytes} bytes in {directory}: {e.strerror}: "
+            f"{free_bytes(directory)} bytes are free there, give less or another {PATH_FLAG}"
+        ) from e
+
+
+def _check_room(files: StoreFiles, needed: int, min_free: int) -> None:
+    room = free_bytes(files.directory) + files.nbytes()
+    if min_free and room < needed + min_free:
+        raise StoreError(
+            f"{MIN_FREE_FLAG}: {needed} bytes for the store in {files.directory} would leave {max(0, room - needed)} "
+            f"bytes free there instead of {min_free}: lower {SIZE_FLAG} or {MIN_FREE_FLAG}"
+        )
+
+
+def free_bytes(directory: Path) -> int:
+    """Return what an unprivileged user may still write in a directory; raises `OSError`."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
 
 
 def claim(directory: Path) -> None:
@@ -112,53 +201,78 @@ def claim(directory: Path) -> None:
         )
 
 
-def _lock(directory: Path) -> int:
-    """Take the directory's lock and write our pid into it; return the descriptor that holds it."""
-    path = directory / LOCK_NAME
-    fd = _open_own(path)
+def lock(directory: Path, rank: int) -> int:
+    """Take the lock of a rank and write our pid into it; return the descriptor that holds it.
+
+    Raises
+    ------
+    StoreError
+        When another process has it; the message names that.
+    """
+    fd = open_own(lock_path(directory, rank))
+    take_lock(fd, directory)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def take_lock(fd: int, directory: Path) -> None:
+    """Lock an open lock file without waiting, or close it and raise `StoreError`."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
         pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(fd)
         if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise StoreError(f"{PATH_FLAG} {directory}: cannot lock {path}: {e.strerror}") from e
+            raise StoreError(f"{PATH_FLAG} {directory}: cannot be locked: {e.strerror}") from e
         raise StoreError(
             f"{PATH_FLAG} {directory} is in use by process {pid}: stop it or give another directory"
         ) from e
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
 
 
-def _preallocate(path: Path, nbytes: int) -> None:
-    fd = _open_own(path)
-    try:
-        if leftover := os.fstat(fd).st_size:
-            logger.info("dropping %d bytes that an earlier run left in %s", leftover, path)
+def unlock(fd: int) -> None:
+    """Give a lock up; the file stays, since unlinking it would let two processes hold the lock."""
+    with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
-        os.posix_fallocate(fd, 0, nbytes)
-    except OSError as e:
-        os.ftruncate(fd, 0)  # a file system filled to the brim by a failed start would hurt everybody on it
-        free = os.statvfs(path.parent)
-        raise StoreError(
-            f"{SIZE_FLAG}: cannot reserve {nbytes} bytes in {path.parent}: {e.strerror}: "
-            f"{free.f_bavail * free.f_frsize} bytes are free there, give less or another {PATH_FLAG}"
-        ) from e
-    finally:
-        os.close(fd)
+    os.close(fd)
 
 
-def _open_own(path: Path) -> int:
+def open_own(path: Path) -> int:
     """Open our file for writing, 0600, created if absent; refuse links, special files and other owners."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as e:
         reason = "is a symbolic link" if e.errno == errno.ELOOP else (e.strerror or str(e))
         raise StoreError(f"{PATH_FLAG}: {path} {reason}: remove it or give another directory") from e
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+    if not _is_ours(os.fstat(fd)):
         os.close(fd)
         raise StoreError(f"{PATH_FLAG}: {path} is not our plain file: remove it or give another directory")
     os.fchmod(fd, 0o600)
     return fd
+
+
+def remove_own(path: Path) -> None:
+    """Delete our file if it is there; refuse links, special files and other owners with a `StoreError`."""
+    try:
+        found = path.lstat()
+        if not _is_ours(found):
+            what = "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not our plain file"
+            raise StoreError(f"{PATH_FLAG}: {path} {what}: remove it or give another directory")
+        path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise StoreError(f"{PATH_FLAG}: {path} cannot be removed: {e.strerror}: give another directory") from e
+
+
+def sync_directory(directory: Path) -> None:
+    """Return when the names in a directory are durable; raises `OSError`."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1

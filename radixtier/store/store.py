@@ -1,153 +1,200 @@
 """The page store: slots on NVMe and the threads that move pages to and from them.
 
-Owns the slab file, its slots and the I/O threads. Invariants: ``free_slots + used_slots == n_slots``; a slot
-with a transfer in flight is neither freed nor written by another; nothing on the data path raises for what
-the device does. The scheduler thread calls everything but `stats` and `read_bandwidth`, which any thread may
-call; the I/O threads touch only frames, file and the arrays of the job at hand, and what they find out goes
-through `poll`.
+Owns the slots, the jobs and the drives. Invariants: ``free_slots + used_slots + quarantined == n_slots``; a slot with a
+transfer in flight is neither freed nor written by another; a slot is not handed out before the row that named it is
+durably gone, and no row is durable before the bytes it names; nothing on the data path raises for what a device does.
+The scheduler thread calls everything but `stats` and `read_bandwidth`, which any thread may call, and waits for I/O
+only in `drain`, `clear`, `seal` and `close`. Each drive has I/O threads, which touch only frames, file and the arrays
+of the job at hand, and a keeper; what they find out goes through `poll`.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from radixtier.io.engine import Engine, Moved
+from radixtier.footprint import slot_bytes
+from radixtier.identity import StoreIdentity, Stretch
+from radixtier.io.engine import Engine
 from radixtier.io.frames import FrameBuffer
-from radixtier.store.chunks import ChunkMover
-from radixtier.store.extents import ExtentMap
-from radixtier.store.jobs import Chunk, ChunkQueue, Ints, Job, JobDone, Kind, Priority, Sums, cut
-from radixtier.store.meter import BandwidthMeter
-from radixtier.store.slab import PATH_FLAG, StoreError, open_slab, slot_bytes
+from radixtier.store.board import Board
+from radixtier.store.drive import Drive
+from radixtier.store.health import DriveHealth
+from radixtier.store.jobs import Chunk, Ints, Job, JobDone, Priority, Sums, cut, new_job
+from radixtier.store.keeper import Finding
+from radixtier.store.opening import open_volumes
+from radixtier.store.restorer import Restorer
+from radixtier.store.slots import SlotTable
 
 logger = logging.getLogger(__name__)
 
 THREADS = 8
 """Transfers in flight. A few keep a drive busy; the others stand in for threads that wait for the GIL."""
 
+THREADS_PER_DRIVE = 4
+"""The same of one drive among several, at least."""
+
 IO_BYTES = 4 << 20
 """Bytes per transfer: large, so that threads meet rarely; small, so that a read waits little for writes."""
 
-COUNTERS = (
-    *("read_pages", "read_bytes", "read_errors"),
-    *("write_pages", "write_bytes", "write_errors"),
-    *("corrupt", "cancelled"),
-)
+LOOK_S = 1.0
+"""Seconds between two looks for a device that hangs."""
 
 
 class PageStore:
-    """Stores page images in slots and brings them back, checked.
+    """Stores page images in slots and brings them back, checked, also in a later run.
 
-    A slot belongs to the caller from `alloc` to `free`. `write` and `read` return at once; results come from
-    `poll`. Between the call and its `JobDone` the caller keeps the frames leased and does not free the slots.
+    A slot belongs to the caller from `alloc` to `free`. `write`, `read` and `verify` return at once; results come from
+    `poll`. Between the call and its `JobDone` the caller keeps the frames leased and does not free the slots. Slots
+    whose pages are on record from an earlier run belong to the caller from the start, see `restorer`.
 
     Parameters
     ----------
-    directory
-        Directory for the slab file; created with mode 0700 if absent, locked while the store is open.
+    directories
+        One per drive; created with mode 0700 if absent, locked for ``rank`` while the store is open.
     capacity_bytes
-        Hard cap on the bytes in ``directory``.
+        Hard cap on the bytes in all directories together, journals included.
     frames
         The DRAM pool that pages are written from and read into.
+    page_tokens
+        Tokens per page.
+    identity
+        What pages are valid for. A store of another identity is never read. None: nothing is kept for a restart.
     engine
-        An engine that is not open yet; the store opens and closes it.
+        Returns an engine for a directory, not open yet; the store opens and closes it.
+    rank
+        Which store of the directories this is: each rank has files of its own.
+    min_free_bytes
+        Free bytes of each file system that are left to others; with less, its drive takes no new pages.
+    keep_others
+        Keep stores of other identities, at the expense of the capacity, instead of deleting them.
     threads
-        I/O threads, hence transfers in flight; writes use at most half of them.
+        I/O threads, hence transfers in flight; writes use at most half of them. Shared out over the drives, of which
+        each has at least `THREADS_PER_DRIVE` (or ``threads`` if that is less).
     io_bytes
-        Largest transfer in bytes; at least one page goes per transfer.
+        Largest transfer, and bytes that go to one drive before the next one's turn; at least one page.
     wake
-        Called on an I/O thread whenever `poll` has something new; must be quick.
+        Called on another thread whenever `poll` has something new; must be quick.
 
     Raises
     ------
     StoreError
-        When the directory cannot be used; the message names the flag and the fix.
+        When a directory cannot be used; the message names the flag and the fix.
     """
 
     def __init__(
         self,
-        directory: Path,
+        directories: Sequence[Path],
         capacity_bytes: int,
         frames: FrameBuffer,
         *,
-        engine: Engine,
+        page_tokens: int,
+        identity: StoreIdentity | None = None,
+        engine: Callable[[Path], Engine],
+        rank: int = 0,
+        min_free_bytes: int = 0,
+        keep_others: bool = False,
         threads: int = THREADS,
         io_bytes: int = IO_BYTES,
         wake: Callable[[], None] | None = None,
     ) -> None:
-        self._engine = engine
         self._n_frames = frames.n_frames
-        self._slab = open_slab(directory, capacity_bytes, frames.page_bytes)
-        try:
-            engine.open(self._slab.path, self._slab.nbytes)
-        except OSError as e:
-            self._slab.close()
-            raise StoreError(f"{PATH_FLAG} {directory}: cannot open the slab with {engine.name}: {e}") from e
         self.slot_bytes = slot_bytes(frames.page_bytes)
-        self.n_slots = self._slab.nbytes // self.slot_bytes
-        self._extents = ExtentMap(self.n_slots)
-        self._used = np.zeros(self.n_slots, dtype=np.bool_)
-        self._writing = np.zeros(self.n_slots, dtype=np.bool_)
-        self._reading = np.zeros(self.n_slots, dtype=np.int16)
-
         self._pages_per_chunk = max(1, io_bytes // self.slot_bytes)
-        self._queue = ChunkQueue(max_writes=max(1, threads // 2))
-        self._wake = wake
-        self._lock = threading.Lock()  # guards everything below, and the jobs' progress
-        self._idle = threading.Condition(self._lock)
-        self._open_jobs = 0
-        self._running = 0
-        self._finished: deque[JobDone] = deque()
-        self._meter = BandwidthMeter()
-        self._counters = dict.fromkeys(COUNTERS, 0)
-        self._busy = {"read": 0.0, "write": 0.0}
-        self._workers = [
-            threading.Thread(target=self._work, args=(frames,), name=f"radixtier-io-{i}", daemon=True)
-            for i in range(threads)
-        ]
-        for worker in self._workers:
-            worker.start()
+        self._volatile = identity is None
+        self._sealed = self._closed = False
+        self._board = Board(self.slot_bytes, wake)
+        self._found: deque[tuple[Drive, Finding, Ints]] = deque()
+        self._looked = time.monotonic()
+        each = threads if len(directories) == 1 else max(min(threads, THREADS_PER_DRIVE), threads // len(directories))
+        volumes = open_volumes(
+            directories, capacity_bytes, frames.page_bytes, page_tokens,
+            identity=identity, engine=engine, rank=rank, min_free=min_free_bytes, keep_others=keep_others,
+        )  # fmt: skip
+        try:
+            self._drives = [
+                Drive(
+                    volume, frames, self._board, base=i * volume.plan.n_slots, threads=each,
+                    pages_per_chunk=self._pages_per_chunk, post=self._post, figures=self._board.stats,
+                )
+                for i, volume in enumerate(volumes)
+            ]  # fmt: skip
+        except BaseException:
+            for volume in volumes:
+                volume.close()
+            raise
+        self._slots = SlotTable([drive.taken for drive in self._drives], self._pages_per_chunk)
+        for drive in self._drives:
+            self._slots.quarantine(drive.base + drive.aside)
+        self.n_slots = self._slots.n_slots
+        for drive in self._drives:
+            drive.start()
 
     # Slots
 
     @property
     def free_slots(self) -> int:
-        """Slots that `alloc` can hand out."""
-        return self._extents.free_slots
+        """Slots that nobody owns and that no row on disk names; `alloc` hands out those of writable drives."""
+        return self._slots.free_slots
 
     @property
     def used_slots(self) -> int:
-        """Slots handed out and not freed, transfers in flight or not."""
-        return self.n_slots - self._extents.free_slots
+        """Slots handed out and not freed, transfers in flight or not, and freed ones until their rows are deleted."""
+        return self._slots.used_slots
+
+    @property
+    def freeing_slots(self) -> int:
+        """Slots given back that become free without more ado, once their rows are deleted."""
+        return self._slots.freeing
+
+    @property
+    def quarantined(self) -> int:
+        """Freed slots that nobody gets until a test has shown that they work, since something failed there."""
+        return self._slots.quarantined
+
+    @property
+    def writable(self) -> bool:
+        """Whether some drive takes new pages now."""
+        return any(drive.writable for drive in self._drives)
 
     def alloc(self, n: int) -> Ints | None:
-        """Return ``n`` slots in filling order, consecutive as far as possible; None if fewer are free."""
-        extents = self._extents.alloc(n)
-        if extents is None:
-            return None
-        runs = [np.arange(e.start, e.start + e.length, dtype=np.int64) for e in extents]
-        slots = np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
-        self._used[slots] = True
+        """Return ``n`` slots of writable drives in filling order, as consecutive as can be; None if fewer are free.
+
+        More than one stripe (`io_bytes`) is spread over the drives, a stripe to each in turn.
+        """
+        slots = self._slots.alloc(n, [drive.writable for drive in self._drives])
+        if slots is None:
+            for drive in self._drives:
+                drive.hurry()
         return slots
 
     def free(self, slots: Ints) -> None:
-        """Give slots back, in any order; none may have a transfer that `poll` has not reported yet."""
-        assert self._used[slots].all(), "a slot is freed that is not in use"
-        self._assert_quiet(slots)
-        ordered = np.sort(slots)
-        for lo, hi in cut(ordered, max(1, len(ordered))):
-            self._extents.free(int(ordered[lo]), hi - lo)
-        self._used[slots] = False
+        """Give slots back, in any order; none may have a transfer that `poll` has not reported yet.
 
-    def _assert_quiet(self, slots: Ints) -> None:
-        assert not self._writing[slots].any(), "a slot is being written"
-        assert not self._reading[slots].any(), "a slot is being read"
+        Slots of pages that are on record are free, in `poll`, once a restart cannot find these pages any more; slots
+        where something failed, once they have been tested.
+        """
+        self._slots.disown(slots)
+        for drive, part in self._by_drive(np.sort(slots)):
+            free = drive.free(part - drive.base)
+            self._settle(drive, part[free])
+
+    def _settle(self, drive: Drive, slots: Ints) -> None:
+        bad = self._slots.settle(slots)
+        if len(bad):
+            drive.quarantine(bad - drive.base)
+
+    def _by_drive(self, slots: Ints) -> list[tuple[Drive, Ints]]:
+        """Split slots by drive, in their order."""
+        if len(self._drives) == 1:
+            return [(self._drives[0], slots)] if len(slots) else []
+        lanes = slots // self._slots.each
+        return [(self._drives[d], slots[lanes == d]) for d in np.unique(lanes).tolist()]
 
     # Transfers
 
@@ -156,10 +203,9 @@ class PageStore:
 
         The frames must not change until the result is polled: their very bytes are hashed and written.
         """
-        self._assert_quiet(slots)
-        self._writing[slots] = True
+        self._check_frames(frames, slots)
         sums = np.zeros(len(slots), dtype=np.uint64)
-        self._submit("write", frames, slots, seeds, sums, tag, Priority.WRITE)
+        self._submit(new_job("write", frames, slots, seeds, sums, tag), Priority.WRITE)
 
     def read(
         self,
@@ -174,159 +220,190 @@ class PageStore:
 
         What a frame holds after a page that failed is undefined.
         """
-        assert not self._writing[slots].any(), "a slot is read before it is written"
-        np.add.at(self._reading, slots, 1)
-        self._submit("read", frames, slots, seeds, np.array(checksums, dtype=np.uint64), tag, priority)
+        self._check_frames(frames, slots)
+        self._submit(new_job("read", frames, slots, seeds, checksums, tag), priority)
 
-    def _submit(
-        self,
-        kind: Kind,
-        frames: Ints,
-        slots: Ints,
-        seeds: Sums,
-        sums: Sums,
-        tag: Hashable,
-        priority: Priority,
-    ) -> None:
-        assert len(frames) == len(slots) == len(seeds) == len(sums)
-        assert ((frames >= 0) & (frames < self._n_frames)).all(), f"{kind} of a frame outside the pool"
-        assert self._used[slots].all(), f"{kind} of a slot that is not in use"
-        n = len(slots)
-        job = Job(
-            tag=tag,
-            kind=kind,
-            frames=np.array(frames, dtype=np.int64),
-            slots=np.array(slots, dtype=np.int64),
-            seeds=np.array(seeds, dtype=np.uint64),
-            checksums=sums,
-            ok=np.zeros(n, dtype=np.bool_),
-            corrupt=np.zeros(n, dtype=np.bool_),
-        )
-        ranges = cut(job.slots, self._pages_per_chunk)
+    def verify(self, slots: Ints, seeds: Sums, checksums: Sums, tag: Hashable) -> None:
+        """Queue the check of ``slots[i]`` against ``checksums[i]``, behind everything else; needs no frames."""
+        nowhere = np.full(len(slots), -1, dtype=np.int64)
+        self._submit(new_job("verify", nowhere, slots, seeds, checksums, tag), Priority.SCRUB)
+
+    def _check_frames(self, frames: Ints, slots: Ints) -> None:
+        assert len(frames) == len(slots)
+        assert ((frames >= 0) & (frames < self._n_frames)).all(), "a transfer of a frame outside the pool"
+
+    def _submit(self, job: Job, priority: Priority) -> None:
+        assert len(job.slots) == len(job.seeds) == len(job.checksums)
+        self._slots.begin(job)
+        lanes = self._slots.lanes(job.slots)
+        ranges = cut(job.slots, self._pages_per_chunk, lanes)
         job.chunks_left = max(1, len(ranges))
-        with self._lock:
-            self._open_jobs += 1
+        self._board.open(job)
         if not ranges:
-            self._over([Chunk(priority, 0, job, 0, 0)], None)
-        elif not self._queue.push(job, ranges, priority):
-            job.chunks_left = 1
-            self._over([Chunk(priority, 0, job, 0, n)], "the store is closed")
+            self._board.over([Chunk(priority, 0, job, 0, 0)], None)
+        elif lanes is None:
+            self._drives[0].transfers.push(job, ranges, priority)
+        else:
+            self._push_apart(job, ranges, lanes, priority)
+
+    def _push_apart(self, job: Job, ranges: list[tuple[int, int]], lanes: Ints, priority: Priority) -> None:
+        of_lane = lanes[[lo for lo, _ in ranges]].tolist()
+        for lane in sorted(set(of_lane)):
+            part = [bounds for bounds, where in zip(ranges, of_lane, strict=True) if where == lane]
+            if lane < 0:
+                self._board.over([Chunk(priority, 0, job, lo, hi) for lo, hi in part], "the slab is gone")
+            else:
+                self._drives[lane].transfers.push(job, part, priority)
 
     def poll(self) -> list[JobDone]:
         """Return the jobs that ended since the last call, in the order in which they ended."""
-        with self._lock:
-            finished, self._finished = list(self._finished), deque()
-        for job in finished:
-            if job.kind == "write":
-                self._writing[job.slots] = False
-            else:
-                np.subtract.at(self._reading, job.slots, 1)
-        return finished
+        finished = self._board.take()
+        for job, _ in finished:
+            self._slots.end(job)
+        while self._found:
+            self._learn(*self._found.popleft())
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            for drive in self._drives:
+                drive.look()
+        return [done for _, done in finished]
+
+    def _post(self, drive: Drive, finding: Finding, slots: Ints) -> None:
+        """Take what a keeper found out, on its thread."""
+        if len(slots) or finding == "renewed":
+            self._found.append((drive, finding, slots))
+            self._board.wake()
+
+    def _learn(self, drive: Drive, finding: Finding, local: Ints) -> None:
+        slots = drive.base + local
+        if finding == "freed":
+            self._settle(drive, slots)
+        elif finding == "sound":
+            self._slots.release(slots)
+        else:
+            self._slots.lose(drive.base // self._slots.each)
+            drive.renewed()
 
     def cancel(self, tag: Hashable) -> None:
         """Drop what has not started of the jobs with this tag; they end as `cancelled` once the rest has."""
-        self._over(self._queue.remove(tag), None, cancelled=True)
+        for drive in self._drives:
+            drive.transfers.cancel(tag)
 
     def drain(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until every job has ended; return whether they have."""
-        with self._idle:
-            return self._idle.wait_for(lambda: self._open_jobs == 0, timeout)
+        return self._board.wait_idle(timeout)
 
-    def close(self, timeout: float = 10.0) -> bool:
-        """Cancel what waits, wait up to ``timeout`` seconds for what runs, give the directory up.
+    # Restarts
+
+    def record(self, stretch: Stretch, slots: Ints, checksums: Sums, used: float) -> None:
+        """Put pages on record: a restart may find them from now on, and will from a second from now on.
+
+        Parameters
+        ----------
+        stretch
+            The pages, all written: their `JobDone` has been polled and says `ok`.
+        slots, checksums : ndarray, shape (pages,)
+            Where they are, and the checksums that came with the `JobDone`.
+        used
+            Last use, in Unix seconds.
+        """
+        assert len(stretch) == len(slots) == len(checksums)
+        if self._volatile or self._sealed:
+            return
+        lanes = slots // self._slots.each
+        lanes[~self._slots.alive(slots)] = -1
+        for lo, hi in cut(slots, max(1, len(slots)), lanes):
+            if lanes[lo] >= 0:
+                drive = self._drives[int(lanes[lo])]
+                drive.record(stretch.part(lo, hi), slots[lo:hi] - drive.base, checksums[lo:hi], used)
+
+    def touch(self, slots: Ints, used: float) -> None:
+        """Note that the pages in these slots were used at ``used`` (Unix seconds), as far as they are on record."""
+        if self._volatile or self._sealed:
+            return
+        for drive, part in self._by_drive(slots):
+            drive.touch(part - drive.base, used)
+
+    def clear(self, timeout: float = 5.0) -> bool:
+        """Strike all pages from the record. Slots stay with their owners.
 
         Returns
         -------
         bool
-            False if a transfer is stuck: file and lock are then kept, since it may still move bytes.
+            Whether it is certain that no restart finds any of them. Otherwise the store is closed, or a drive was too
+            slow, or refused; its keeper goes on trying.
         """
-        self._over(self._queue.close(), None, cancelled=True)
-        deadline = time.monotonic() + timeout
-        for worker in self._workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
-        if any(worker.is_alive() for worker in self._workers):
-            logger.error("a transfer on %s is stuck: it stays open until the process ends", self._slab.path)
+        if self._closed:
             return False
-        self._engine.close()
-        self._slab.close()
-        return True
+        end = time.monotonic() + timeout
+        asked = [drive.clear() for drive in self._drives]
+        certain = [done.wait(max(0.0, end - time.monotonic())) for done in asked]
+        return all(certain)
+
+    def seal(self, reason: str, timeout: float = 5.0) -> bool:
+        """Clear, and put nothing on record from now on: the identity says nothing about what will be written."""
+        if not self._sealed:
+            self._sealed = True
+            logger.warning("radixtier: no page on NVMe will be found after a restart: %s", reason)
+        return self.clear(timeout)
+
+    def restorer(self) -> Restorer | None:
+        """Return what brings the pages of an earlier run back, None if there are none; call it once, after opening."""
+        if self._sealed or not any(len(drive.rows) for drive in self._drives):
+            return None
+        paths = [drive.volume.plan.files.db for drive in self._drives]
+        return Restorer(paths, [drive.base for drive in self._drives], [drive.rows for drive in self._drives])
+
+    # End
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Cancel what waits, wait up to ``timeout`` seconds for what runs and for the record, give the directories up.
+
+        Returns
+        -------
+        bool
+            False if a transfer is stuck: files and lock of its drive are then kept, since it may still move bytes.
+        """
+        end = time.monotonic() + timeout
+        self._closed = True
+        for drive in self._drives:
+            drive.close()
+        over = [drive.join(max(0.0, end - time.monotonic())) for drive in self._drives]
+        return all(over)
 
     # Figures
 
     def read_bandwidth(self) -> float:
         """Return a running estimate in bytes per second while reads are active; 0.0 before the first."""
-        with self._lock:
-            return self._meter.rate
+        return self._board.read_bandwidth()
 
     def stats(self) -> dict[str, float]:
         """Return counters since the start, and the chunks that wait and run now.
 
-        ``{read,write}_{pages,bytes}`` count what arrived and is right, ``{read,write}_errors`` pages that the
-        device failed, ``corrupt`` pages with a wrong checksum, ``cancelled`` pages dropped before they
-        started; ``{read,write}_busy_seconds`` add up over threads.
+        ``{read,write,verify}_{pages,bytes}`` count what arrived and is right, ``.._errors`` pages that the device
+        failed, ``corrupt`` pages with a wrong checksum, ``cancelled`` pages dropped before they started;
+        ``.._busy_seconds`` add up over threads. ``journal_waiting`` are runs that are to go on record,
+        ``journal_dropped`` pages that never did because the journal could not take them in time.
         """
-        with self._lock:
-            busy = {f"{kind}_busy_seconds": seconds for kind, seconds in self._busy.items()}
-            return {**self._counters, **busy, "queue_depth": len(self._queue), "running": self._running}
+        return {
+            **self._board.stats(),
+            "queue_depth": sum(drive.transfers.waiting for drive in self._drives),
+            "journal_waiting": sum(drive.ledger.waiting for drive in self._drives),
+            "journal_dropped": sum(drive.ledger.dropped for drive in self._drives),
+        }
 
-    # I/O threads
-
-    def _work(self, frames: FrameBuffer) -> None:
-        mover = ChunkMover(self._engine, frames, self._pages_per_chunk)
-        while (chunk := self._queue.pop()) is not None:
-            self._run(mover, chunk)
-            self._queue.finished(chunk)
-
-    def _run(self, mover: ChunkMover, chunk: Chunk) -> None:
-        job = chunk.job
-        begin = time.perf_counter()
-        with self._lock:
-            self._running += 1
-            if job.started_at is None:
-                job.started_at = begin
-            if job.kind == "read":
-                self._meter.begin(begin)
-        try:
-            moved = mover.run(chunk)
-        except Exception as e:  # a worker outlives whatever a chunk does to it
-            logger.exception("transfer failed on %s", self._slab.path)
-            moved = Moved(0, f"{type(e).__name__}: {e}")
-        end = time.perf_counter()
-        with self._lock:
-            self._running -= 1
-            self._busy[job.kind] += end - begin
-            job.nbytes += moved.nbytes
-            if job.kind == "read":
-                self._meter.end(end, moved.nbytes)
-        self._over([chunk], moved.error)
-
-    def _over(self, chunks: list[Chunk], error: str | None, *, cancelled: bool = False) -> None:
-        """Account for chunks that ended, and publish the jobs that this completes."""
-        published = False
-        with self._lock:
-            for chunk in chunks:
-                job = chunk.job
-                self._count(job, chunk.lo, chunk.hi, cancelled)
-                job.error = job.error or error
-                job.cancelled |= cancelled
-                job.chunks_left -= 1
-                if not job.chunks_left:
-                    self._finished.append(job.done())
-                    self._open_jobs -= 1
-                    published = True
-            if published and not self._open_jobs:
-                self._idle.notify_all()
-        if published and self._wake is not None:
-            try:
-                self._wake()
-            except Exception:  # on an I/O thread nobody else would ever know
-                logger.exception("the wake callback failed")
-
-    def _count(self, job: Job, lo: int, hi: int, cancelled: bool) -> None:
-        good = int(job.ok[lo:hi].sum())
-        corrupt = int(job.corrupt[lo:hi].sum())
-        bad = hi - lo - good - corrupt
-        self._counters[f"{job.kind}_pages"] += good
-        self._counters[f"{job.kind}_bytes"] += good * self.slot_bytes
-        self._counters["corrupt"] += corrupt
-        self._counters["cancelled" if cancelled else f"{job.kind}_errors"] += bad
+    def health(self) -> list[DriveHealth]:
+        """Return the state of every drive."""
+        found: list[DriveHealth] = []
+        for d, drive in enumerate(self._drives):
+            free, quarantined = self._slots.drive(d)
+            trouble = drive.health.trouble
+            found.append(
+                DriveHealth(
+                    drive.volume.directory, drive.writable, None if trouble is None else trouble.text,
+                    drive.health.since, free.free_slots, self._slots.each - free.free_slots - quarantined,
+                    quarantined, free.largest, len(free),
+                )
+            )  # fmt: skip
+        return found

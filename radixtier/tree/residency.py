@@ -47,8 +47,9 @@ class State(IntEnum):
 _DIRTY, _CLEAN, _COLD = int(State.DIRTY), int(State.CLEAN), int(State.COLD)
 # Comparing an array with an enum member takes 2 us, a third of a short match; with a plain integer 0.8.
 
-WRITE, READ, DOOMED = 1, 2, 4
-"""Bits of ``flight``: frame -> slot in flight, slot -> frame in flight, freed by the tree while in use."""
+WRITE, READ, DOOMED, VERIFY = 1, 2, 4, 8
+"""Bits of ``flight``: frame -> slot in flight, slot -> frame in flight, freed by the tree while in use, slot is read
+for its checksum only."""
 
 NONE = -1
 
@@ -115,6 +116,34 @@ class ResidencyTable:
         self.run[pages] = NONE
         self._set(pages, State.FILLING)
         return pages
+
+    def adopt(
+        self, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64], keys: npt.NDArray[np.uint8]
+    ) -> Pages | None:
+        """Take a handle for each page that an earlier run left in ``slots`` (``COLD``), or None when they are short.
+
+        ``keys`` are the pages' digests, shape ``(n, 16)``.
+        """
+        n = len(slots)
+        if n > self.free_handles:
+            return None
+        self.free_handles -= n
+        pages = self._free_handles[self.free_handles : self.free_handles + n][::-1].astype(np.int64)
+        self.slot[pages] = slots
+        self.checksum[pages] = checksums
+        self.key[pages] = np.ascontiguousarray(keys).view("<u8")
+        self.run[pages] = NONE
+        self._set(pages, State.COLD)
+        return pages
+
+    def adopt_slots(
+        self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]
+    ) -> None:
+        """Give ``DIRTY`` pages that nobody writes the slots that hold their bytes already: ``CLEAN`` then."""
+        assert (self.state[pages] == State.DIRTY).all() and (self.flight[pages] == 0).all()
+        self.slot[pages] = slots
+        self.checksum[pages] = checksums
+        self._set(pages, State.CLEAN)
 
     def _take_frames(self, n: int) -> Slots:
         self.free_frames -= n
@@ -272,6 +301,18 @@ class ResidencyTable:
         self._set(pages, State.LOST)
         return freed
 
+    def begin_verify(self, pages: Pages) -> None:
+        """Start reading the slots of ``COLD`` pages for their checksums."""
+        assert (self.state[pages] == State.COLD).all() and (self.flight[pages] == 0).all()
+        self.flight[pages] |= VERIFY
+
+    def end_verify(self, pages: Pages, bad: Flags) -> Slots:
+        """Finish: pages whose slots are ``bad`` are ``LOST``; returns slots that are free now."""
+        self.flight[pages] &= ~np.uint8(VERIFY)
+        freed = self._lose(pages[bad])
+        self.epoch += 1
+        return np.concatenate([freed, self._reap(pages)])
+
     def drop_frames(self, pages: Pages) -> None:
         """Give up the frames of unused ``CLEAN`` pages: they are ``COLD`` then."""
         assert self.unused(pages, State.CLEAN).all()
@@ -323,7 +364,9 @@ class ResidencyTable:
         resident = (state == State.FILLING) | (state == State.DIRTY) | (state == State.CLEAN)
         assert (has_frame == (resident | reading)).all(), "frame without residency"
         assert (has_slot == ((state == State.CLEAN) | (state == State.COLD) | writing)).all(), "slot without residency"
-        assert (state[reading] == State.COLD).all() and (state[writing] == State.DIRTY).all(), "flight against state"
+        verifying = (self.flight & VERIFY) != 0
+        assert (state[reading | verifying] == State.COLD).all() and not (reading & verifying).any(), "flight on state"
+        assert (state[writing] == State.DIRTY).all(), "flight against state"
         idle = state == State.FREE
         for users in (self.flight, self.lease, self.hold):
             assert not users[idle].any(), "a free handle is in use"

@@ -11,7 +11,7 @@ hangs from the root.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,18 +40,21 @@ class TierTree:
         self.table = table
         self.order = order or SubtreeLru()
         self.runs: dict[int, Run] = {}
+        self.touched: dict[int, float] = {}
+        """Runs used since somebody last emptied this, and when (Unix seconds)."""
         self._next = 0
 
     def clear(self) -> None:
         """Forget every run."""
         self.runs.clear()
+        self.touched.clear()
         self.order.clear()
         self.table.run[:] = NONE
 
     def add(
-        self, pages: Pages, parent_page: int | None, keys: Callable[[bytes | None], npt.NDArray[np.uint8]]
+        self, pages: Pages, parent_page: int | None, keys: npt.NDArray[np.uint8], *, used: bool = True
     ) -> int:
-        """Learn of a new run and mark its path as just used.
+        """Learn of a new run.
 
         Parameters
         ----------
@@ -60,18 +63,22 @@ class TierTree:
         parent_page
             Handle of the page in front of the run, None at the root.
         keys
-            Given the digest of the page in front (None at the root), returns the key digests of ``pages``,
-            shape ``(len(pages), 16)``.
+            Key digests of ``pages``, shape ``(len(pages), 16)``.
+        used
+            Whether its path counts as just used; a run that comes back from NVMe waits for its first use.
         """
         parent = ROOT if parent_page is None else int(self.table.run[parent_page])
-        known = parent_page is not None and parent in self.runs
-        before = self.table.key[parent_page].tobytes() if known else None
         number, self._next = self._next, self._next + 1
         self.runs[number] = Run(parent, pages, len(pages))
         self.table.run[pages] = number
-        self.table.key[pages] = np.ascontiguousarray(keys(before)).view("<u8")
-        self.use(number)
+        self.table.key[pages] = np.ascontiguousarray(keys).view("<u8")
+        if used:
+            self.use(number)
         return number
+
+    def key_of(self, page: int) -> bytes | None:
+        """Return the key digest of a page, None when it is in no run."""
+        return self.table.key[page].tobytes() if int(self.table.run[page]) in self.runs else None
 
     def path(self, number: int) -> list[int]:
         """Runs from ``number`` up to the root."""
@@ -83,7 +90,9 @@ class TierTree:
 
     def use(self, number: int) -> None:
         """Mark a run and its ancestors as just used."""
-        self.order.use(self.path(number))
+        path = self.path(number)
+        self.touched.update(dict.fromkeys(path, time.time()))
+        self.order.use(path)
 
     def use_page(self, page: int) -> None:
         """Mark the path that ends with ``page`` as just used."""
@@ -102,12 +111,15 @@ class TierTree:
             run.live -= gone
             if run.live == 0:
                 del self.runs[number]
+                self.touched.pop(number, None)
                 self.order.remove(number)
             elif 2 * run.live < len(run.pages):
-                run.pages = self._pages_of(number, run)
+                run.pages = self.pages_of(number)
 
-    def _pages_of(self, number: int, run: Run) -> Pages:
-        pages: Pages = run.pages[self.table.run[run.pages] == number]
+    def pages_of(self, number: int) -> Pages:
+        """Return the pages of a run that still exist, root-side first."""
+        mine = self.runs[number].pages
+        pages: Pages = mine[self.table.run[mine] == number]
         return pages
 
     def victims(self, need: int, state: State = State.CLEAN) -> Pages:
@@ -116,8 +128,7 @@ class TierTree:
         for number in self.order.coldest():
             if need <= 0:
                 break
-            run = self.runs[number]
-            mine = self._pages_of(number, run)
+            mine = self.pages_of(number)
             take = mine[self.table.unused(mine, state)][-need:]
             if len(take):
                 chosen.append(take)

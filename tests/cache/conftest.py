@@ -24,8 +24,8 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     servers: list[Any] = []
 
     def make(hbm: int, dram: int, nvme: int, **options: Any) -> Any:
-        directory = tmp_path / f"nvme{len(servers)}"
-        directory.mkdir()
+        directory = options.pop("directory", tmp_path / f"nvme{len(servers)}")
+        directory.mkdir(exist_ok=True)
         servers.append(Server(directory, hbm, dram, nvme, **options))
         return servers[-1]
 

@@ -97,10 +97,11 @@ class Chaos:
 
 
 @pytest.mark.parametrize("layout", ["page_first_direct", "layer_first", "page_first"])
-def test_no_wrong_byte_and_exact_accounts(make_server, layout: str) -> None:
+def test_no_wrong_byte_and_exact_accounts(make_server, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("store.health.FIRST_PROBE_S", "store.health.LAST_PROBE_S", "mover.writebehind.PAUSE_S"):
+        monkeypatch.setattr(f"radixtier.{name}", 0.001)
     server = make_server(hbm=8, dram=16, nvme=4096, layout=layout, backend=BACKENDS[layout])
     server.prefill_rate(1000)
-    server.cache.mover.write_backoff_s = (0.001, 0.004)
     chaos = Chaos(server, seed=20)
     for _ in range(STEPS if layout == "page_first_direct" else STEPS // 10):
         chaos.step()

@@ -119,6 +119,32 @@ def test_paths_in_the_environment() -> None:
     assert config.nvme_path == ("/a", "/b")
 
 
+def test_several_paths_in_yaml(tmp_path: Path) -> None:
+    file = yaml_file(tmp_path, "nvme-path:\n  - /a\n  - ~/b\n")
+    config, problems, _ = load_config({"enable": True, "config": file}, {})
+    assert problems == []
+    assert config.nvme_path == ("/a", str(Path("~/b").expanduser()))
+
+
+def test_settings_of_the_store() -> None:
+    config, problems, _ = load_config({"enable": True}, {})
+    assert problems == []
+    assert (config.nvme_min_free, config.nvme_others, config.scrub) == (Size(2**30), "reclaim", Size(16 * MIB))
+    flags = {"enable": True, "nvme_min_free": "0", "nvme_others": " Keep "}
+    config, problems, _ = load_config(flags, {"RADIXTIER_SCRUB": "1GB"})
+    assert problems == []
+    assert (config.nvme_min_free, config.nvme_others, config.scrub) == (Size(0), "keep", Size(10**9))
+
+
+@pytest.mark.parametrize("name", ["nvme_min_free", "scrub"])
+def test_tokens_where_bytes_are_meant(name: str) -> None:
+    [line] = errors({name: "1Mtok"})
+    assert line == (
+        f"--radix-tier-{name.replace('_', '-')} 1Mtok: a number of tokens where bytes are meant. "
+        "Write 1GiB, 16MiB, 2GB or plain bytes."
+    )
+
+
 def test_every_bad_value_is_reported() -> None:
     found = errors({"dram_size": "64G", "hbm_size": "-1GiB"}, {"RADIXTIER_NVME_SIZE": "x"})
     assert [line.split(":")[0] for line in found] == [

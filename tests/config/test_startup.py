@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pickle
@@ -13,9 +14,12 @@ from typing import Any
 import pytest
 from sglang_rig import CPU, command_line, resolved, write_model
 
+from radixtier.config import RadixTierConfig
 from radixtier.cpu import environment
+from radixtier.footprint import footprint
+from radixtier.io.trial import NOT_INSTALLED, Verdict
 from radixtier.machine import Machine
-from radixtier.sglang import resolution
+from radixtier.sglang import resolution, startup
 from radixtier.sglang.refusals import RadixTierConfigError
 from radixtier.units import Size, Unit
 
@@ -148,7 +152,7 @@ def test_all_problems_at_once(model: str, capsys: pytest.CaptureFixture[str]) ->
         (["--radix-tier-dram-size", "15tok"], "less than one page"),
         (["--radix-tier-dram-size", "1000Gtok"], "of RAM are available"),
         (["--radix-tier-hbm-size", "1000Gtok"], "of RAM are available"),
-        (["--radix-tier-nvme-size", "4096", "--radix-tier-nvme-path", "{tmp}"], "less than one page"),
+        (["--radix-tier-nvme-size", "4096", "--radix-tier-nvme-path", "{tmp}"], "with its journal less than one page"),
         (["--radix-tier-nvme-size", "100000Gtok", "--radix-tier-nvme-path", "{tmp}"], "are free in"),
     ],
 )
@@ -159,6 +163,65 @@ def test_sizes_that_the_model_decides(
     [line] = refused(capsys, model, *SIZES, *filled)
     assert line.startswith(filled[0])
     assert why in line
+
+
+def test_the_least_that_a_store_takes(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        os.mkdir(path)
+    flags = [*SIZES, "--radix-tier-nvme-path", *paths, "--radix-tier-nvme-size"]
+    least = footprint(2, 16 * BYTES_PER_TOKEN, 16, 2)
+    [line] = refused(capsys, model, *flags, str(least - 1))
+    assert line.endswith(f"Give it at least {least // 1024}KiB, which holds one page per directory, or 0 for none.")
+    resolved(model, *flags, f"{least // 1024}KiB")
+
+
+def test_the_log_names_all_directories(model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        os.mkdir(path)
+    flags = [*SIZES, "--radix-tier-nvme-path", *paths, "--radix-tier-nvme-size", "1000tok"]
+    record = command_line(model, "--enable-radix-tier", *flags)
+    logging.getLogger().addHandler(caplog.handler)
+    record.resolve_once()
+    size = footprint(62, 16 * BYTES_PER_TOKEN, 16, 2) / 2**20
+    assert any(f"NVMe 992 tokens ({size:.1f} MiB) in {paths[0]}, {paths[1]};" in text for text in caplog.messages)
+    assert any("share a file system" in text for text in caplog.messages)
+
+
+def test_kvikio_where_it_does_not_work(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        os.mkdir(path)
+    flags = [*SIZES, "--radix-tier-io-engine", "kvikio", "--radix-tier-nvme-path", *paths]
+    monkeypatch.setattr("radixtier.io.probe.try_kvikio", lambda directory: Verdict(NOT_INSTALLED))
+    prefix = "--radix-tier-io-engine kvikio: "
+    assert refused(capsys, model, *flags) == [
+        f"{prefix}KvikIO is not installed. Install it (pip install kvikio-cu13), or use auto."
+    ]
+    monkeypatch.setattr(
+        startup, "kvikio_fault", lambda path: None if path.name == "a" else (f"broken in {path}", "Fix")
+    )
+    assert refused(capsys, model, *flags) == [f"{prefix}broken in {paths[1]}. Fix."]
+    monkeypatch.setattr(startup, "kvikio_fault", lambda path: None)
+    resolved(model, *flags)
+    [line] = refused(capsys, model, *flags, "/nope")
+    assert line.startswith("--radix-tier-nvme-path /nope: the directory does not exist")
+
+
+def test_a_directory_that_hangs_is_not_touched(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(path: Path) -> None:
+        if path == tmp_path:
+            raise TimeoutError(errno.ETIMEDOUT, "does not answer", str(path))
+
+    monkeypatch.setattr(startup, "try_posix", hangs)
+    monkeypatch.setattr(RadixTierConfig, "validate", lambda *_: pytest.fail("looked at it"))
+    [line] = refused(capsys, model, *SIZES, "--radix-tier-nvme-path", "/tmp", str(tmp_path))
+    assert line.startswith(f"--radix-tier-nvme-path {tmp_path}: does not answer. Look at the drive or the mount")
 
 
 def test_hbm_and_dram_share_the_ram_of_a_cpu(

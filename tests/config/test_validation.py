@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given as examples
+from hypothesis import strategies as st
 
+from radixtier import config as config_module
+from radixtier import machine as machine_module
 from radixtier.config import Origin, RadixTierConfig
-from radixtier.machine import Machine, free_disk_bytes
-from radixtier.store import slab
+from radixtier.footprint import footprint
+from radixtier.machine import FileSystem, Machine, file_systems, free_disk_bytes
 from radixtier.units import Size, Unit
 
 GIB = 2**30
@@ -63,15 +68,77 @@ def test_a_small_machine_keeps_a_quarter() -> None:
 
 def test_more_disk_than_there_is(tmp_path: Path) -> None:
     line = only_line(config(nvme_path=(str(tmp_path),), nvme_size=Size(2**60)))
-    assert f"free in {tmp_path}" in line
+    assert f"free in {tmp_path} beside --radix-tier-nvme-min-free 1.0 GiB" in line
 
 
-def test_the_store_of_an_earlier_run_counts_as_free(tmp_path: Path) -> None:
+@pytest.fixture
+def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
+    """Make directories on file systems with so many GiB free: ``disks(8, (4, 2))`` has two on the second."""
+
+    def make(*free: int | tuple[int, int]) -> tuple[str, ...]:
+        groups = []
+        for i, one in enumerate(free):
+            amount, n = one if isinstance(one, tuple) else (one, 1)
+            groups.append(FileSystem(tuple(str(tmp_path / f"disk{i}-{k}") for k in range(n)), amount * GIB))
+        paths = tuple(path for group in groups for path in group.directories)
+        for path in paths:
+            os.mkdir(path)
+        monkeypatch.setattr(config_module, "file_systems", lambda asked: groups if list(asked) else [])
+        return paths
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("free", "asked", "refused"),
+    [
+        ((10,), 9, []),
+        ((10,), 9.5, ["more than the 9.0 GiB that are free in {0} beside"]),
+        ((10, 10), 18, []),
+        ((10, 3), 4, []),
+        ((10, 3), 5, ["its share of 2.5 GiB is more than the 2.0 GiB that are free in {1} beside"]),
+        ((5, 3), 10, ["its share of 5.0 GiB is more than the 4.0 GiB", "5.0 GiB is more than the 2.0 GiB"]),
+        ((100, (9, 2)), 12, []),
+        ((100, (9, 2)), 12.5, ["its share of 8.3 GiB is more than the 8.0 GiB that are free in {1}, {2} beside"]),
+    ],
+)
+def test_each_file_system_holds_its_share(
+    disks: Callable[..., tuple[str, ...]], free: tuple[Any, ...], asked: float, refused: list[str]
+) -> None:
+    paths = disks(*free)
+    found = lines(config(nvme_path=paths, nvme_size=Size(int(asked * GIB))))
+    assert len(found) == len(refused)
+    for line, why in zip(found, refused, strict=True):
+        assert why.format(*paths) in line
+
+
+def test_less_space_than_is_left_to_others(disks: Callable[..., tuple[str, ...]]) -> None:
+    paths = disks(10, 0)
+    for size in (None, Size(GIB), Size(1000, Unit.TOKENS)):
+        line = only_line(config(nvme_path=paths, nvme_size=size))
+        assert line.startswith(f"--radix-tier-nvme-min-free 1.0 GiB: more than is free in {paths[1]} at all. Lower it")
+    assert lines(config(nvme_path=paths, nvme_min_free=Size(0))) == []
+
+
+def test_the_default_is_what_the_fullest_directory_allows(disks: Callable[..., tuple[str, ...]]) -> None:
+    paths = disks(10, (13, 2), 50)
+    chosen, notes = config(nvme_path=paths, dram_size=Size(1)).with_defaults(MACHINE)
+    assert chosen.nvme_size == Size(4 * 6 * GIB // 2)  # of 9, 6, 6 and 49 GiB
+    assert lines(chosen) == []
+    assert "12.0 GiB, 1/2 of the free space in " + ", ".join(paths) in notes[0]
+    assert notes[1:] == [f"--radix-tier-nvme-path: {paths[1]}, {paths[2]} share a file system, which adds no bandwidth"]
+
+
+@pytest.mark.parametrize("others", ["reclaim", "keep"])
+def test_what_an_earlier_run_left_counts_as_free(tmp_path: Path, others: str) -> None:
+    """Also if it is kept: the new store's size includes it, so that a restart finds the room it had."""
     free = free_disk_bytes(str(tmp_path))
     left_over = 64 * 2**20
-    (tmp_path / slab.SLAB_NAME).write_bytes(bytes(left_over))
+    for name in ("radixtier-r0-0123456789ab.slab", "radixtier-r0-0123456789ab.db-wal"):
+        (tmp_path / name).write_bytes(bytes(left_over // 2))
     # Half of it above what was free before: other tests may write meanwhile.
-    assert config(nvme_path=(str(tmp_path),)).check_disk(free - left_over // 2) == []
+    given = config(nvme_path=(str(tmp_path),), nvme_min_free=Size(0), nvme_others=others)
+    assert given.check_disk(free - left_over // 2) == []
 
 
 def _missing(tmp: Path) -> str:
@@ -110,8 +177,38 @@ def test_a_good_path_stays_empty(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_several_paths(tmp_path: Path) -> None:
-    assert "several directories" in only_line(config(nvme_path=(str(tmp_path), "/nowhere")))
+def test_a_directory_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module.os, "geteuid", lambda: os.getuid() + 1)
+    assert f"it belongs to user {os.getuid()}" in only_line(config(nvme_path=(str(tmp_path),)))
+
+
+def test_each_of_several_paths_is_checked(tmp_path: Path) -> None:
+    good, bad, worse = tmp_path / "good", tmp_path / "bad", tmp_path / "worse"
+    good.mkdir()
+    worse.write_text("")
+    found = lines(config(nvme_path=(str(good), str(bad), str(worse))))
+    assert [line.partition(". ")[0] for line in found] == [
+        f"--radix-tier-nvme-path {bad}: the directory does not exist",
+        f"--radix-tier-nvme-path {worse}: not a directory",
+    ]
+
+
+def test_a_directory_named_twice(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    for other in (path, os.path.join(path, "..", tmp_path.name)):
+        line = only_line(config(nvme_path=(path, other)))
+        assert line == f"--radix-tier-nvme-path {other}: the same directory as {path}. Name each directory once."
+
+
+def test_directories_of_one_file_system(tmp_path: Path) -> None:
+    paths = tuple(str(tmp_path / name) for name in "ab")
+    for path in paths:
+        os.mkdir(path)
+    given = config(nvme_path=paths, nvme_size=Size(GIB), dram_size=Size(GIB), nvme_min_free=Size(0))
+    assert file_systems(paths)[0].directories == paths
+    assert given.with_defaults(MACHINE)[1] == [
+        f"--radix-tier-nvme-path: {paths[0]}, {paths[1]} share a file system, which adds no bandwidth"
+    ]
 
 
 def test_size_without_path() -> None:
@@ -123,10 +220,11 @@ def test_path_with_size_zero(tmp_path: Path) -> None:
     assert f"contradicts --radix-tier-nvme-path {tmp_path}" in line
 
 
-@pytest.mark.parametrize(("engine", "why"), [("kvikio", "later release"), ("magic", "unknown engine")])
-def test_engines(engine: str, why: str) -> None:
-    assert why in only_line(config(io_engine=engine))
-    assert lines(config(io_engine="posix")) == []
+def test_words() -> None:
+    assert "unknown engine. Use one of auto, posix, kvikio" in only_line(config(io_engine="magic"))
+    assert "Use one of reclaim, keep" in only_line(config(nvme_others="burn"))
+    for engine in ("auto", "posix", "kvikio"):
+        assert lines(config(io_engine=engine, nvme_others="keep")) == []
 
 
 def test_all_problems_at_once() -> None:
@@ -144,7 +242,7 @@ def test_default_shares(tmp_path: Path) -> None:
     assert chosen.dram_size == Size(32 * GIB)
     assert chosen.hbm_size is None
     assert chosen.nvme_size is not None
-    assert abs(chosen.nvme_size.amount - free_disk_bytes(str(tmp_path)) / 2) < GIB
+    assert abs(chosen.nvme_size.amount - (free_disk_bytes(str(tmp_path)) - GIB) / 2) < GIB
     assert len(notes) == 2
 
 
@@ -162,19 +260,44 @@ def test_defaults_leave_given_sizes_alone() -> None:
 
 
 def test_sizes_in_pages() -> None:
-    given = config(hbm_size=Size(10_000), dram_size=Size(100_000), nvme_size=Size(100_000))
+    given = config(hbm_size=Size(10_000), dram_size=Size(100_000), nvme_size=Size(0))
     sizes = given.resolve(bytes_per_token=100, page_size=16)
     assert (sizes.page_bytes, sizes.slot_bytes) == (1600, 4096)
     assert (sizes.hbm_pages, sizes.hbm_tokens) == (6, 96)
     assert (sizes.dram_pages, sizes.dram_tokens, sizes.dram_bytes) == (62, 992, 99_200)
-    assert (sizes.nvme_slots, sizes.nvme_tokens, sizes.nvme_bytes) == (24, 384, 98_304)
+    assert (sizes.nvme_slots, sizes.nvme_tokens, sizes.nvme_bytes) == (0, 0, 0)
+    assert config(dram_size=Size(0), nvme_size=Size(0)).resolve(1, 1).hbm_tokens is None
 
 
-def test_a_page_of_whole_blocks_needs_no_padding() -> None:
-    sizes = config(dram_size=Size(0), nvme_size=Size(2**20)).resolve(bytes_per_token=1024, page_size=8)
-    assert sizes.slot_bytes == sizes.page_bytes == 8192
-    assert sizes.nvme_slots == 128
-    assert sizes.hbm_tokens is None
+@examples(
+    nbytes=st.integers(0, 2**34),
+    bytes_per_token=st.integers(1, 200_000),
+    page_size=st.sampled_from([1, 16, 64]),
+    ranks=st.integers(1, 4),
+    directories=st.integers(1, 5),
+)
+def test_nvme_in_bytes_is_a_hard_cap(
+    nbytes: int, bytes_per_token: int, page_size: int, ranks: int, directories: int
+) -> None:
+    """CASES C19, C20: all files of all ranks stay under it, and one more page per directory would not."""
+    paths = tuple(f"/{i}" for i in range(directories))
+    given = config(dram_size=Size(0), nvme_size=Size(nbytes), nvme_path=paths)
+    sizes = given.resolve(bytes_per_token, page_size, ranks)
+    assert sizes.nvme_slots % directories == 0
+    assert ranks * sizes.nvme_bytes <= nbytes
+    more = sizes.nvme_slots + directories
+    assert ranks * (footprint(more, sizes.page_bytes, page_size, directories) + 1) > nbytes
+    # A store that is given this as its capacity has these slots.
+    again = config(dram_size=Size(0), nvme_size=Size(sizes.nvme_bytes), nvme_path=paths)
+    assert again.resolve(bytes_per_token, page_size).nvme_slots == sizes.nvme_slots
+
+
+@pytest.mark.parametrize(("tokens", "slots"), [(15, 0), (16, 3), (48, 3), (1000, 63)])
+def test_nvme_in_tokens_is_rounded_up_to_whole_directories(tokens: int, slots: int) -> None:
+    given = config(dram_size=Size(0), nvme_size=Size(tokens, Unit.TOKENS), nvme_path=("/a", "/b", "/c"))
+    sizes = given.resolve(bytes_per_token=100, page_size=16)
+    assert (sizes.nvme_slots, sizes.directories) == (slots, 3)
+    assert sizes.nvme_bytes == footprint(slots, 1600, 16, 3)
 
 
 def test_bytes_are_divided_over_ranks_and_tokens_are_not() -> None:

@@ -109,7 +109,7 @@ def test_result_tells_hits_misses_and_missed_targets() -> None:
         ProbeResult(2000, "dram", reply(hbm=96, ttft_s=0.1)),
         ProbeResult(2000, "hbm", reply(hbm=96, ttft_s=0.4)),
     ]
-    result = build_result(QUICK, without, with_tier, probes)
+    result = build_result(QUICK, without, with_tier, probes, [turn(0, reply(nvme=96))])
     assert result["hit_tokens"] == {"hbm": 46, "dram": 50, "nvme": 96}
     assert result["recomputed_tokens"] == 8
     assert result["ttft_p50_s"] == {"recompute": 7.0, "hbm": None, "dram": None, "nvme": 0.5}
@@ -127,10 +127,20 @@ def test_one_other_token_fails_the_demo() -> None:
         [turn(0, reply(output_ids=(1, 2)))],
         [turn(0, reply(hbm=30, dram=30, nvme=30, output_ids=(1, 3)))],
         [],
+        [],
     )
     assert not result["outputs_identical"]
     assert not passed(result)
     assert "NO" in table(result["turns"])[-1]
+
+
+def test_a_chat_that_is_gone_or_different_after_the_restart_fails_the_demo() -> None:
+    chats = [turn(0, reply(hbm=30, dram=30, nvme=30))]
+    for back in (reply(), reply(nvme=90, output_ids=(1,))):
+        result = build_result(QUICK, chats, chats, [], [turn(0, back)])
+        assert not passed(result)
+        assert any("after the restart" in line for line in summary(result))
+    assert passed(build_result(QUICK, chats, chats, [], [turn(0, reply(nvme=90))]))
 
 
 def turn(chat: int, answer: Reply) -> Turn:

@@ -152,3 +152,20 @@ def test_chance_depends_on_seed_and_offset_not_on_order(path: Path) -> None:
     assert failures(1, order) == failures(1, order[::-1])
     assert failures(1, order) != failures(2, order)
     assert 50 < len(failures(1, order)) < 150
+
+
+def test_sync_fails_and_waits_as_transfers_do(engine: FaultEngine) -> None:
+    fault = engine.error("sync", errno.EIO, skip=1, times=1)
+    engine.sync()
+    with pytest.raises(OSError, match="Input/output error"):
+        engine.sync()
+    engine.sync()
+    assert (fault.hits, engine.calls["sync"]) == (1, 3)
+    held = engine.hold("sync")
+    thread = threading.Thread(target=engine.sync, daemon=True)
+    thread.start()
+    assert held.wait()
+    assert write(engine) == (N, None)
+    held.release()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""The posix engine, direct and buffered, its fallback, and how an engine is chosen."""
+"""The posix engine, direct and buffered, and its fallback."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from engine_contract import SIZE, EngineContract, buffers_of, pattern
 
+from radixtier.footprint import BLOCK
 from radixtier.io import posix
 from radixtier.io.engine import Engine, transfer
 from radixtier.io.faults import FaultEngine
-from radixtier.io.frames import BLOCK, aligned_memory
+from radixtier.io.files import reopen
+from radixtier.io.frames import aligned_memory
 from radixtier.io.posix import PosixEngine, try_direct
-from radixtier.io.probe import choose_engine
 
 
 class TestDirect(EngineContract):
@@ -36,7 +37,7 @@ class TestWithoutFaults(EngineContract):
     """A fault engine without faults is an engine like any other."""
 
     def make(self, directory: Path) -> Engine:
-        return FaultEngine(choose_engine("auto", directory).engine)
+        return FaultEngine(PosixEngine(direct=True))
 
 
 class TestAfterFallback(EngineContract):
@@ -115,44 +116,54 @@ def test_invalid_argument_when_buffered_is_an_error(tmp_path: Path, monkeypatch:
     engine.close()
 
 
-def test_auto_takes_direct_where_it_works(tmp_path: Path) -> None:
-    if try_direct(tmp_path):
-        pytest.skip("no O_DIRECT here")
-    for name in ("auto", "posix"):
-        choice = choose_engine(name, tmp_path)
-        assert choice.engine.name == "posix O_DIRECT"
-        assert str(tmp_path) in choice.reason
-        assert "\n" not in choice.reason
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_auto_is_buffered_where_only_open_takes_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fallback_stays_on_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file under the same name by then is not touched."""
     refuse_direct(monkeypatch)
-    choice = choose_engine("auto", tmp_path)
-    assert choice.engine.name == "posix buffered"
-    assert "Invalid argument" in choice.reason
+    engine, path = open_direct(tmp_path)
+    moved_away = path.rename(path.with_name("moved"))
+    path.write_bytes(bytes(SIZE))
+    data = pattern(BLOCK, 3)
+    assert transfer(engine.writev, buffers_of(data, BLOCK), 0) == (BLOCK, None)
+    engine.close()
+    assert path.read_bytes() == bytes(SIZE)
+    assert moved_away.read_bytes()[:BLOCK] == data
+
+
+def test_open_falls_back_where_open_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(fd: int, flags: int = 0) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return reopen(fd, flags)
+
+    monkeypatch.setattr(posix, "reopen", refusing)
+    before = set(os.listdir("/proc/self/fd"))
+    engine, _ = open_direct(tmp_path)
+    assert engine.name == "posix buffered"
+    assert transfer(engine.readv, [aligned_memory(BLOCK)], 0) == (BLOCK, None)
+    engine.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_trial_says_why_direct_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_direct(monkeypatch)
+    assert try_direct(tmp_path) == "is refused (Invalid argument)"
+    monkeypatch.setattr(posix, "O_DIRECT", 0)
+    assert "unknown" in (try_direct(tmp_path) or "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_does_not_decide_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_checks_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posix.os, "preadv", lambda fd, buffers, offset: BLOCK)
+    assert try_direct(tmp_path) == "does not give back what was written"
+
+
+def test_other_errors_are_no_verdict_on_direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, buffers: Any, offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(posix.os, "pwritev", full)
-    choice = choose_engine("auto", tmp_path)
-    assert choice.engine.name == "posix O_DIRECT"
-    assert "No space left" in choice.reason
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_directory_is_not_a_verdict_on_direct(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        try_direct(tmp_path)
     with pytest.raises(FileNotFoundError):
-        choose_engine("auto", tmp_path / "absent")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("kvikio", "radixtier 0.2"), ("uring", "uring is not an engine: use auto or posix")]
-)
-def test_unknown_engines_are_refused(tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        choose_engine(name, tmp_path)
+        try_direct(tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from store_rig import ALIGNED, MISALIGNED, ODD, Layout, Rig
 
+from radixtier.store import health, keeper, ledger, quarantine, store
+
 
 @pytest.fixture
 def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
@@ -19,8 +21,7 @@ def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
 
     yield make
     for rig in rigs:
-        rig.engine.clear()
-        assert rig.store.close(10)
+        rig.close()
 
 
 @pytest.fixture(params=[ALIGNED, ODD, MISALIGNED], ids=["aligned", "odd", "misaligned"])
@@ -32,3 +33,15 @@ def layout(request: pytest.FixtureRequest) -> Layout:
 @pytest.fixture
 def rig(make_rig: Callable[..., Rig], layout: Layout) -> Rig:
     return make_rig(layout=layout)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keepers look around and commit often, and try drives and slots again soon."""
+    monkeypatch.setattr(keeper, "CHECK_S", 0.02)
+    monkeypatch.setattr(keeper, "RETRY_S", 0.02)
+    monkeypatch.setattr(ledger, "COMMIT_S", 0.01)
+    monkeypatch.setattr(quarantine, "RETRY_S", 0.02)
+    monkeypatch.setattr(health, "FIRST_PROBE_S", 0.02)
+    monkeypatch.setattr(health, "LAST_PROBE_S", 0.02)
+    monkeypatch.setattr(store, "LOOK_S", 0.0)

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from store_rig import ALIGNED, ODD, WAIT, Layout, Rig, seeds_of
+from store_rig import ODD, WAIT, Layout, Rig, seeds_of
 
+from radixtier.footprint import HEADER_BYTES
 from radixtier.io import posix
 from radixtier.io.posix import PosixEngine
 from radixtier.store.jobs import Priority, cut
-from radixtier.store.slab import StoreError, capacity_for
-from radixtier.store.store import PageStore
+from radixtier.store.slab import StoreError
 
 MakeRig = Callable[..., Rig]
 
@@ -54,7 +54,7 @@ def test_any_pages_in_any_order_into_any_frames(rig: Rig) -> None:
 def test_slots_hold_page_images_and_nothing_else(rig: Rig) -> None:
     keys, where, _ = rig.stored(5)
     size = rig.store.slot_bytes
-    content = rig.slab.read_bytes()
+    content = rig.slab.read_bytes()[HEADER_BYTES:]
     assert len(content) == rig.store.n_slots * size
     for key, slot in zip(keys, where.tolist(), strict=True):
         held = content[slot * size : (slot + 1) * size]
@@ -162,8 +162,7 @@ def test_partial_write_stores_only_what_arrived(make_rig: MakeRig, layout: Layou
     rig = make_rig(layout=layout, pages_per_transfer=6, threads=1)
     where = rig.store.alloc(6)
     assert where is not None
-    size = rig.store.slot_bytes
-    rig.engine.error("write", errno.EIO, within=(2 * size, 3 * size))
+    rig.engine.error("write", errno.EIO, within=rig.span(2))
     keys = list("abcdef")
     job = rig.write(keys, where)
     assert job.ok.tolist() == [True, True, False, False, False, False]
@@ -179,8 +178,7 @@ def test_partial_write_stores_only_what_arrived(make_rig: MakeRig, layout: Layou
 def test_failed_transfer_spoils_only_its_own_pages(make_rig: MakeRig) -> None:
     rig = make_rig(pages_per_transfer=2)
     keys, where, sums = rig.stored(8)
-    size = rig.store.slot_bytes
-    rig.engine.error("read", errno.EIO, within=(4 * size, 5 * size))
+    rig.engine.error("read", errno.EIO, within=rig.span(4))
     job = rig.read(keys, where, sums)
     assert job.ok.tolist() == [True] * 4 + [False] * 2 + [True] * 2
 
@@ -188,7 +186,7 @@ def test_failed_transfer_spoils_only_its_own_pages(make_rig: MakeRig) -> None:
 def test_half_a_page_is_no_page(make_rig: MakeRig, layout: Layout) -> None:
     rig = make_rig(layout=layout, pages_per_transfer=6, threads=1)
     keys, where, sums = rig.stored(6)
-    rig.engine.error("read", errno.EIO, within=(3 * rig.store.slot_bytes + 4096, 1 << 62))
+    rig.engine.error("read", errno.EIO, within=(rig.span(3)[0] + 4096, 1 << 62))
     assert rig.read(keys, where, sums).ok.tolist() == [True] * 3 + [False] * 3
 
 
@@ -196,7 +194,7 @@ def test_half_a_page_written_is_not_stored(make_rig: MakeRig, layout: Layout) ->
     rig = make_rig(layout=layout, pages_per_transfer=6, threads=1)
     where = rig.store.alloc(6)
     assert where is not None
-    rig.engine.full(at=3 * rig.store.slot_bytes + 4096)
+    rig.engine.full(at=rig.span(3)[0] + 4096)
     assert rig.write(list("abcdef"), where).ok.tolist() == [True] * 3 + [False] * 3
 
 
@@ -204,7 +202,7 @@ def test_truncated_file_shortens_the_hit(rig: Rig) -> None:
     """CASES C5: the file ends in the middle of the fourth page."""
     keys, where, sums = rig.stored(6)
     with rig.slab.open("r+b") as file:
-        file.truncate(3 * rig.store.slot_bytes + rig.store.slot_bytes // 2)
+        file.truncate(rig.span(3)[0] + rig.store.slot_bytes // 2)
     job = rig.read(keys, where, sums)
     assert job.ok.tolist() == [True] * 3 + [False] * 3
     assert job.error
@@ -236,9 +234,8 @@ def test_one_of_two_writers_fails(make_rig: MakeRig) -> None:
     keys = list("abcd")
     for frame, key in enumerate(keys):
         rig.fill(frame, key)
-    size = rig.store.slot_bytes
     held = rig.engine.hold("write")
-    rig.engine.error("write", within=(int(second[2]) * size, int(second[3]) * size))
+    rig.engine.error("write", within=rig.span(int(second[2])))
     rig.store.write(np.arange(4), first, seeds_of(keys), "first")
     rig.store.write(np.arange(4), second, seeds_of(keys), "second")
     held.release()
@@ -254,7 +251,7 @@ def test_a_page_deleted_behind_the_index_fails_once_per_read(rig: Rig) -> None:
     """CASES C7, as far as the store goes: one failure, no retry, no exception."""
     keys, where, sums = rig.stored(2)
     with rig.slab.open("r+b") as file:
-        file.truncate(rig.store.slot_bytes)
+        file.truncate(rig.span(1)[0])
     before = rig.engine.calls["read"]
     assert rig.read(keys[1:], where[1:], sums[1:]).ok.tolist() == [False]
     assert rig.engine.calls["read"] == before + 1
@@ -365,7 +362,7 @@ def test_disk_full_in_the_middle_of_an_extent(make_rig: MakeRig) -> None:
     """CASES C32."""
     rig = make_rig(pages_per_transfer=4)
     keys, where, sums = rig.stored(4)
-    rig.engine.full(at=(int(where[-1]) + 3) * rig.store.slot_bytes)
+    rig.engine.full(at=rig.span(int(where[-1]) + 3)[0])
     more = rig.store.alloc(6)
     assert more is not None
     job = rig.write(list("abcdef"), more)
@@ -373,7 +370,8 @@ def test_disk_full_in_the_middle_of_an_extent(make_rig: MakeRig) -> None:
     assert "No space left" in (job.error or "")
     assert rig.read(keys, where, sums).ok.all()
     rig.store.free(more)
-    assert rig.store.used_slots == 4
+    assert (rig.store.used_slots, rig.store.quarantined) == (4, 4)
+    assert rig.store.alloc(1) is None and not rig.store.writable
 
 
 def test_a_bug_in_an_engine_does_not_kill_its_thread(
@@ -395,7 +393,8 @@ def test_padding_on_disk_never_holds_other_bytes(make_rig: MakeRig) -> None:
     rig.damage(int(where[0]), rig.page_bytes + 3)
     rig.read(keys, where, sums)  # brings the odd byte into the staging buffer
     rig.write(keys, where)
-    assert not any(rig.slab.read_bytes()[rig.page_bytes : rig.store.slot_bytes])
+    start, end = rig.span(int(where[0]))
+    assert not any(rig.slab.read_bytes()[start + rig.page_bytes : end])
 
 
 # Queue
@@ -501,7 +500,8 @@ def test_wake_is_called_once_per_job(make_rig: MakeRig) -> None:
 
 def test_a_failing_wake_does_not_stop_the_store(make_rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
     rig = make_rig(threads=1)
-    rig.store._wake = lambda: 1 // 0  # type: ignore[assignment]
+    rig.wake = lambda: 1 // 0  # type: ignore[assignment, method-assign, return-value]
+    rig.reopen()
     keys, where, sums = rig.stored(3)
     assert rig.read(keys, where, sums).ok.all()
     assert "wake callback failed" in caplog.text
@@ -521,6 +521,103 @@ def test_bandwidth_and_times_are_measured(make_rig: MakeRig) -> None:
     assert stats["read_busy_seconds"] >= 0.03
     assert stats["read_bytes"] == stats["write_bytes"] == 8 * rig.store.slot_bytes
     assert stats["read_pages"] == stats["write_pages"] == 8
+
+
+# Verifying
+
+
+def test_verify_finds_what_a_read_would_find(rig: Rig) -> None:
+    keys, where, sums = rig.stored(7)
+    rig.damage(3, 9)
+    rig.wipe()
+    rig.store.verify(where, seeds_of(keys), sums, "v")
+    [job] = rig.settle()
+    assert (job.tag, job.kind) == ("v", "verify")
+    assert job.ok.tolist() == [True] * 3 + [False] + [True] * 3
+    assert job.corrupt.tolist() == [not ok for ok in job.ok]
+    assert not any(any(rig.image(frame)) for frame in range(32)), "no frame is touched"
+    stats = rig.store.stats()
+    assert (stats["verify_pages"], stats["verify_bytes"]) == (6, 6 * rig.store.slot_bytes)
+    assert (stats["verify_errors"], stats["read_pages"], stats["corrupt"]) == (0, 0, 1)
+    assert rig.store.read_bandwidth() == 0.0
+    rig.engine.error("read", errno.EIO)
+    rig.store.verify(where, seeds_of(keys), sums, "v")
+    assert not rig.settle()[0].ok.any()
+    assert rig.store.stats()["verify_errors"] == 7
+
+
+def test_verifying_comes_last_and_one_at_a_time(make_rig: MakeRig) -> None:
+    rig = make_rig(threads=6, pages_per_transfer=1)
+    keys, where, sums = rig.stored(8)
+    seeds = seeds_of(keys)
+    held = rig.engine.hold("read")
+    rig.store.verify(where[:4], seeds[:4], sums[:4], "scrub")
+    assert held.wait(1)
+    assert rig.store.stats()["running"] == 1
+    rig.store.read(slots(0, 1, 2), where[4:7], seeds[4:7], sums[4:7], "read")
+    assert held.wait(4)
+    more = rig.store.alloc(6)
+    assert more is not None
+    writes = rig.engine.hold("write")
+    rig.store.write(np.arange(8, 14), more, seeds_of(range(6)), "write")
+    assert writes.wait(2), "one of the three that may write verifies"
+    assert rig.store.stats()["queue_depth"] == 3 + 4
+    with pytest.raises(AssertionError, match="being read"):
+        rig.store.free(where[:1])
+    held.release()
+    writes.release()
+    assert all(job.ok.all() for job in rig.settle())
+
+
+def test_verify_can_be_cancelled(make_rig: MakeRig) -> None:
+    rig = make_rig(threads=1, pages_per_transfer=1)
+    keys, where, sums = rig.stored(4)
+    held = rig.engine.hold("read", times=1)
+    rig.store.verify(where, seeds_of(keys), sums, "v")
+    assert held.wait()
+    rig.store.cancel("v")
+    held.release()
+    [job] = rig.settle()
+    assert job.cancelled and job.ok.tolist() == [True, False, False, False]
+
+
+# Several drives
+
+
+def test_pages_of_several_drives_come_back(make_rig: MakeRig, layout: Layout) -> None:
+    rig = make_rig(layout=layout, drives=3, n_slots=36, threads=6)
+    keys, where, sums = rig.stored(32)
+    assert set((where // 12).tolist()) == {0, 1, 2}
+    order = np.random.default_rng(5).permutation(32)
+    job = rig.read([keys[i] for i in order], where[order], sums[order])
+    assert job.ok.all() and job.nbytes == 32 * rig.store.slot_bytes
+    for directory in rig.directories:
+        assert rig.engines[directory].calls["write"] > 1
+    size = rig.store.slot_bytes
+    for key, slot in zip(keys, where.tolist(), strict=True):
+        drive, start = rig.place(slot)
+        held = rig.files(drive).slab.read_bytes()[start : start + size]
+        assert held == rig.page(key) + bytes(size - rig.page_bytes)
+
+
+def test_cancel_reaches_every_drive(make_rig: MakeRig) -> None:
+    rig = make_rig(drives=2, threads=1, pages_per_transfer=1)
+    keys, where, sums = rig.stored(8)
+    holds = [engine.hold("read", times=1) for engine in rig.engines.values()]
+    rig.store.read(np.arange(8), where, seeds_of(keys), sums, "r")
+    assert all(held.wait() for held in holds)
+    rig.store.cancel("r")
+    rig.behave()
+    [job] = rig.settle()
+    assert job.cancelled and job.ok.sum() == 2 and rig.store.stats()["cancelled"] == 6
+
+
+def test_threads_are_shared_out(make_rig: MakeRig) -> None:
+    before = threading.active_count()
+    for drives, threads, expected in ((1, 8, 8), (2, 8, 8), (3, 8, 12), (2, 16, 16), (2, 3, 6)):
+        rig = make_rig(drives=drives, threads=threads, n_slots=24)
+        assert threading.active_count() == before + expected + drives  # one keeper each
+        rig.close()
 
 
 # Life and death
@@ -577,7 +674,7 @@ def test_after_close_jobs_fail_and_do_not_raise(make_rig: MakeRig) -> None:
 def test_no_thread_and_no_descriptor_is_left(make_rig: MakeRig) -> None:
     threads = threading.active_count()
     rig = make_rig(threads=5)
-    assert threading.active_count() == threads + 5
+    assert threading.active_count() == threads + 5 + 1  # and the keeper
     assert rig.store.close()
     assert threading.active_count() == threads
 
@@ -589,11 +686,11 @@ def test_an_engine_that_cannot_open_gives_the_directory_up(make_rig: MakeRig, mo
     def refuse(path: object, size: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    engine = PosixEngine(direct=False)
-    monkeypatch.setattr(engine, "open", refuse)
-    with pytest.raises(StoreError, match=r"--radix-tier-nvme-path.*Input/output error"):
-        PageStore(rig.directory, capacity_for(4, rig.page_bytes), rig.frames, engine=engine)
-    Rig(rig.directory, layout=ALIGNED).store.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixEngine, "open", lambda self, path, size: refuse(path, size))
+        with pytest.raises(StoreError, match=r"--radix-tier-nvme-path.*Input/output error"):
+            rig.open(4)
+    rig.open(4)
 
 
 def test_cut_keeps_runs_together() -> None:

@@ -48,7 +48,8 @@ class Grove:
         if tokens is None:
             tokens = list(range(self.born, self.born + n * PAGE_SIZE))
             self.born += n * PAGE_SIZE
-        self.tree.add(pages, parent, lambda before: chain(before or SPACE, tokens, PAGE_SIZE))
+        before = None if parent is None else self.tree.key_of(parent)
+        self.tree.add(pages, parent, chain(before or SPACE, tokens, PAGE_SIZE))
         return pages
 
     def clean(self, pages: Pages) -> None:
@@ -218,7 +219,7 @@ def test_a_page_in_use_is_no_victim(use: str) -> None:
     if use == "filling":
         a = grove.table.alloc(2)
         assert a is not None
-        grove.tree.add(a, None, lambda _: np.zeros((2, 16), np.uint8))
+        grove.tree.add(a, None, np.zeros((2, 16), np.uint8))
     elif use != "dirty":
         grove.clean(a)
     if use in ("lease", "doomed"):
@@ -397,7 +398,7 @@ def test_memory_is_flat_over_100_000_operations() -> None:
             assert pages is not None
             grove.table.filled(pages)
             parent = int(rng.choice(live)[-1]) if live and rng.random() < 0.5 else None
-            grove.tree.add(pages, parent, lambda _, n=n: zeros[:n])
+            grove.tree.add(pages, parent, zeros[:n])
             live.append(pages)
             grove.tree.use_page(int(rng.choice(live)[0]))
             grove.tree.victims(4, State.DIRTY)

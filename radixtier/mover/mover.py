@@ -14,83 +14,44 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from radixtier.identity import Stretch
+from radixtier.mover.jobs import Jobs
+from radixtier.mover.promotion import Promotion
+from radixtier.mover.scrub import Scrub
+from radixtier.mover.stats import MoverStats
+from radixtier.mover.writebehind import WriteBehind
 from radixtier.policy.admission import AdmitAll, Verdict
 from radixtier.store.jobs import JobDone, Priority
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import DOOMED, NONE, Flags, Pages, ResidencyTable, State
+from radixtier.tree.residency import DOOMED, NONE, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree
-from radixtier.tree.writequeue import WriteQueue
+from radixtier.tree.writequeue import Piece
 
 logger = logging.getLogger(__name__)
-
-WRITE_CHUNK_PAGES = 256
-"""Pages written as one extent at most."""
-
-ASIDE_SHARE = 64
-"""At most 1/64 of all slots are put aside."""
 
 QUIET_S = 10.0
 """Pause between two warnings about pages that could not be read."""
 
+HEAT_S = 30.0
+"""How often the store learns which paths were used: what a restart brings back first."""
+
+HEAT_RUNS = 256
+"""Runs told of in one step."""
+
 READ_JOB_BYTES = 8 << 20
 """Bytes of one read job: large enough for the drive, small enough that a deadline loses little."""
 
+FLUSH_SHARE = 0.7
+"""Of the time for closing, what write-behind may use up."""
+
 NO_PAGES: Pages = np.empty(0, np.int64)
-
-
-@dataclass(eq=False)
-class Promotion:
-    """The pages one request waits for: its path below HBM, root-side first, held until it is released."""
-
-    pages: Pages
-    cold: Pages
-    """Those of ``pages`` that were not in DRAM when the request came."""
-    held: bool = False
-    done: bool = False
-    whole: bool = False
-    """Every page is in DRAM and stays there until :meth:`Mover.drop`."""
-    tags: set[int] = field(default_factory=set)
-
-    def cut(self, gone: Pages) -> None:
-        """Forget pages from the first of ``gone`` on: the tree freed them before they were held."""
-        for name in ("pages", "cold"):
-            kept = getattr(self, name)
-            hit = np.flatnonzero(np.isin(kept, gone))
-            if len(hit):
-                setattr(self, name, kept[: hit[0]])
-
-    def ready(self, table: ResidencyTable) -> bool:
-        """Whether nothing is left to wait for: every page is in DRAM up to the first that is lost."""
-        if not self.done:
-            state = table.state[self.pages]
-            lost = np.flatnonzero((state == State.LOST) | (table.flight[self.pages] & DOOMED != 0))
-            state = state[: lost[0]] if len(lost) else state
-            # Held pages do not leave DRAM again, so once ready is ready for good.
-            self.done = self.held and not (state == State.COLD).any()
-            self.whole = self.done and len(state) == len(self.pages)
-        return self.done
-
-
-@dataclass
-class MoverStats:
-    """Counters since start, in pages unless said otherwise."""
-
-    demoted: int = 0
-    lost: int = 0
-    promoted: int = 0
-    written: int = 0
-    write_failures: int = 0
-    read_failures: int = 0
-    corrupt: int = 0
-    backups_declined: int = 0
-    refilled: int = 0
 
 
 class Mover:
@@ -106,6 +67,8 @@ class Mover:
         Bytes of one page over all layers, for admission.
     max_write_pages
         Pages that may be on their way to NVMe at once.
+    scrub_rate
+        Bytes per second that are read in the background to find pages that went bad; 0 for none.
     """
 
     def __init__(
@@ -117,35 +80,40 @@ class Mover:
         page_bytes: int = 0,
         admission: AdmitAll | None = None,
         max_write_pages: int = 1024,
+        scrub_rate: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.table = table
         self.tree = tree
-        self.store = store
         self.stats = MoverStats()
-        self._aside: npt.NDArray[np.int64] = NO_PAGES
-        self._quiet_until = 0.0
         self.io_done = threading.Event()
         """Set by I/O threads when :meth:`tick` has something to commit."""
         self._page_bytes = page_bytes
         self.read_job_pages = max(1, READ_JOB_BYTES // max(1, page_bytes))
         """Pages that arrive together: a request whose deadline passes takes the jobs that are over."""
         self._admission = admission or AdmitAll()
-        self._max_write_pages = max_write_pages
         self._clock = clock
-        self._tags = count()
-        self._jobs: dict[Any, tuple[str, Pages]] = {}
-        self._writes = WriteQueue()
-        self._writing = 0
-        self.write_backoff_s = (1.0, 60.0)
-        """Pause of write-behind after a failed write: the first, and the longest after doubling."""
-        self._backoff = 0.0
-        self._paused_until = 0.0
+        self._jobs = Jobs(store)
+        self.writes = WriteBehind(
+            table, self._jobs, self.stats, self._free_slots, max_pages=max_write_pages, clock=clock
+        )
+        self.scrub = Scrub(
+            table, self._jobs, self.stats, self._free_slots, page_bytes=page_bytes, rate=scrub_rate, clock=clock
+        )
+        self._quiet_until = 0.0
+        self._heat_told = clock()
         self._promotions: list[Promotion] = []
-        self.slots_wanted = 0
-        """Slots that write-behind could not get."""
         self.hold_limit = max(1, table.n_frames - max(1, table.n_frames // 8))
         """Frames that waiting requests may hold in all; the rest is for backups."""
+
+    @property
+    def store(self) -> PageStore | None:
+        """The NVMe tier, None without one."""
+        return self._jobs.store
+
+    @store.setter
+    def store(self, store: PageStore) -> None:
+        self._jobs.store = store
 
     # ---- handles ------------------------------------------------------------------------------------
 
@@ -165,8 +133,8 @@ class Mover:
         if missing > 0:
             clean = self.tree.victims(missing) if table.count[State.CLEAN] else NO_PAGES
             missing -= len(clean)
-            # Writing fails again and again, so nothing gets clean: what is warm is worth more than what is cold.
-            lossy = missing > 0 and not partly and self.failing and self._backoff > self.write_backoff_s[0]
+            # Nothing gets clean: what is warm is worth more than what is cold.
+            lossy = missing > 0 and not partly and self.writes.hopeless
             dirty = self.tree.victims(missing, State.DIRTY) if lossy else NO_PAGES
             if missing > len(dirty) and not partly:
                 return False
@@ -184,25 +152,9 @@ class Mover:
         self.tree.forget(pages)
         self._free_slots(self.table.free(pages))
 
-    def _free_slots(self, slots: npt.NDArray[Any], bad: npt.NDArray[Any] | None = None) -> None:
-        """Give slots back to the store, but put those in ``bad`` aside: a device that failed there will again.
-
-        When more than a small share would be aside the whole device fails, and setting aside helps nobody.
-        """
-        if not len(slots) or self.store is None:
-            return
-        if bad is not None and len(bad):
-            failed = np.isin(slots, bad)
-            self._aside = np.concatenate([self._aside, slots[failed].astype(np.int64)])
-            slots = slots[~failed]
-        if len(self._aside) > self.store.n_slots // ASIDE_SHARE:
-            slots, self._aside = np.concatenate([slots, self._aside]), NO_PAGES
-        self.store.free(slots.astype(np.int64))
-
-    @property
-    def quarantined(self) -> int:
-        """Slots put aside because a read or a write failed there; a flush tries them again."""
-        return len(self._aside)
+    def _free_slots(self, slots: npt.NDArray[Any]) -> None:
+        if len(slots) and self.store is not None:
+            self.store.free(slots.astype(np.int64))
 
     def acquire(self, pages: Pages) -> None:
         """Lease pages for a transfer to or from HBM."""
@@ -230,60 +182,59 @@ class Mover:
 
     # ---- write-behind -------------------------------------------------------------------------------
 
-    def write_behind(self, pages: Pages) -> None:
-        """Queue pages of one run for NVMe."""
-        if self.store is not None and self._admit(len(pages)):
-            self._writes.append(pages)
-            if self._writes.pages > 2 * self.table.n_frames:
-                self._writes.compact(self._unwritten)
-
-    def _unwritten(self, pages: Pages) -> Flags:
-        """Whether each page is to be written: it may have been freed, and its handle reused, while it waited."""
-        table = self.table
-        wanted: Flags = (table.state[pages] == State.DIRTY) & (table.flight[pages] == 0)
-        wanted &= table.run[pages] != NONE
-        return wanted
+    def write_behind(self, piece: Piece) -> None:
+        """Queue consecutive pages of one run for NVMe."""
+        if self.store is not None and len(piece) and self._admit(len(piece)):
+            self.writes.add(piece)
 
     def _admit(self, n: int) -> bool:
         return self._admission.admit(n, n * self._page_bytes) is Verdict.ADMIT
 
     @property
-    def pending_writes(self) -> bool:
-        """Whether pages wait to be written."""
-        return bool(self._writes)
+    def slots_wanted(self) -> int:
+        """Slots that write-behind could not get: only forgetting something gives it room."""
+        return self.writes.slots_wanted
 
-    @property
-    def failing(self) -> bool:
-        """Whether write-behind pauses after a failed write."""
-        return self._clock() < self._paused_until
+    # ---- restart ------------------------------------------------------------------------------------
 
-    def _pump_writes(self) -> None:
-        self.slots_wanted = 0
-        if self.store is None or self.failing:
+    def restore(
+        self, stretch: Stretch, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64], parent: int | None
+    ) -> Pages | None:
+        """Take over pages that an earlier run stored, as ``COLD`` handles of a run behind the page ``parent``.
+
+        Returns None, with the slots freed, when handles are short.
+        """
+        pages = self.table.adopt(slots, checksums, stretch.keys)
+        if pages is None:
+            self._free_slots(slots)
+            return None
+        self.tree.add(pages, parent, stretch.keys, used=False)
+        self.stats.restored += len(pages)
+        return pages
+
+    def restore_again(
+        self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]
+    ) -> None:
+        """Of pages that were computed again before their turn came: spare them the write if it has not begun."""
+        dirty = (self.table.state[pages] == State.DIRTY) & (self.table.flight[pages] == 0)
+        self.table.adopt_slots(pages[dirty], slots[dirty], checksums[dirty])
+        self._free_slots(slots[~dirty])
+
+    def _tell_heat(self, everything: bool = False) -> None:
+        """Let the store know which runs were used: every :data:`HEAT_S`, :data:`HEAT_RUNS` per step."""
+        touched, store = self.tree.touched, self.store
+        now = self._clock()
+        if store is None or not touched or (now - self._heat_told < HEAT_S and not everything):
             return
-        while self._writes and self._writing < self._max_write_pages:
-            pages = self._writes.take(min(WRITE_CHUNK_PAGES, max(1, self.store.free_slots)))
-            pages = pages[self._unwritten(pages)]
-            if len(pages) and not self._write(pages):
-                self._writes.push_front(pages)
-                return
-
-    def _write(self, pages: Pages) -> bool:
-        assert self.store is not None
-        slots = self.store.alloc(len(pages))
-        if slots is None:
-            self.slots_wanted = min(self._max_write_pages, len(pages) + self._writes.pages)
-            return False
-        self.table.begin_write(pages, slots)
-        tag = self._start("write", pages)
-        self._writing += len(pages)
-        self.store.write(self.table.frame[pages].astype(np.int64), slots, self.table.key[pages, 0], tag)
-        return True
-
-    def _start(self, kind: str, pages: Pages) -> int:
-        tag = next(self._tags)
-        self._jobs[tag] = (kind, pages)
-        return tag
+        most = len(touched) if everything else HEAT_RUNS
+        for number in list(islice(touched, most)):
+            used = touched.pop(number)
+            slots = self.table.slot[self.tree.pages_of(number)]
+            stored = slots[slots != NONE].astype(np.int64)
+            if len(stored):
+                store.touch(stored, used)
+        if not touched:
+            self._heat_told = now
 
     # ---- promotion ----------------------------------------------------------------------------------
 
@@ -306,8 +257,9 @@ class Mover:
         if promotion in self._promotions:
             self._promotions.remove(promotion)
         if self.store is not None:
-            for tag in promotion.tags & self._jobs.keys():
-                self.store.cancel(tag)
+            for tag in promotion.tags:
+                if tag in self._jobs:
+                    self.store.cancel(tag)
         if promotion.held:
             promotion.held = False
             self._free_slots(self.table.release_hold(promotion.pages))
@@ -344,7 +296,7 @@ class Mover:
     def _start_read(self, promotion: Promotion, pages: Pages) -> None:
         assert self.store is not None
         table = self.table
-        tag = self._start("read", pages)
+        tag = self._jobs.start(partial(self._commit_read, pages))
         promotion.tags.add(tag)
         self.store.read(
             table.frame[pages].astype(np.int64),
@@ -359,56 +311,28 @@ class Mover:
 
     def tick(self) -> bool:
         """Commit what the I/O threads finished and start what can start; True if anything was committed."""
-        done = self.store.poll() if self.store is not None else []
-        for job in done:
-            self._commit(job)
+        done = self._jobs.poll()
         if done or self._promotions:
             self._pump_promotions()
-        if self._writes:
-            self._pump_writes()
-        return bool(done)
-
-    def _commit(self, job: JobDone) -> None:
-        kind, pages = self._jobs.pop(job.tag)
-        if kind == "write":
-            self._commit_write(pages, job)
-        else:
-            self._commit_read(pages, job)
-
-    def _commit_write(self, pages: Pages, job: JobDone) -> None:
-        self._writing -= len(pages)
-        bad = NO_PAGES if job.cancelled else self.table.slot[pages[~job.ok]].copy()
-        self._free_slots(self.table.end_write(pages, job.ok, job.checksums), bad)
-        self.stats.written += int(job.ok.sum())
-        failed = pages[~job.ok]
-        failed = failed[self.table.state[failed] == State.DIRTY]
-        if not len(failed):
-            self._backoff = self._backoff if self.failing else 0.0
-            return
-        self.stats.write_failures += len(failed)
-        self._writes.append(failed)
-        if self.failing:
-            return
-        low, high = self.write_backoff_s
-        self._backoff = min(high, max(low, 2 * self._backoff))
-        self._paused_until = self._clock() + self._backoff
-        logger.warning(
-            "radixtier: %d pages could not be written to NVMe (%s); they stay in DRAM, next try in %.0f s",
-            len(failed), job.error, self._backoff,
-        )  # fmt: skip
+        if self.writes.pending:
+            self.writes.pump()
+        if self.store is not None:
+            self.scrub.step()
+            self._tell_heat()
+        return done
 
     def _commit_read(self, pages: Pages, job: JobDone) -> None:
         cancelled = np.full(len(pages), job.cancelled) & ~job.corrupt & ~job.ok
-        bad = self.table.slot[pages[~job.ok & ~cancelled]].copy()
-        self._free_slots(self.table.end_read(pages, job.ok, cancelled), bad)
+        failed = int((~job.ok & ~cancelled).sum())
+        self._free_slots(self.table.end_read(pages, job.ok, cancelled))
         self.stats.promoted += int(job.ok.sum())
         self.stats.corrupt += int(job.corrupt.sum())
-        self.stats.read_failures += len(bad)
-        if len(bad) and self._clock() >= self._quiet_until:
+        self.stats.read_failures += failed
+        if failed and self._clock() >= self._quiet_until:
             self._quiet_until = self._clock() + QUIET_S
             logger.warning(
                 "radixtier: %d pages on NVMe are not usable (%s) and will be recomputed; %d since the start",
-                len(bad), job.error or "wrong checksum", self.stats.read_failures,
+                failed, job.error or "wrong checksum", self.stats.read_failures,
             )  # fmt: skip
         self._use_runs(pages[job.ok])
 
@@ -422,39 +346,55 @@ class Mover:
     @property
     def busy(self) -> bool:
         """Whether any read or write is in flight."""
-        return bool(self._jobs)
+        return bool(len(self._jobs))
 
     def drain(self, timeout: float) -> bool:
         """Wait until nothing is in flight, committing what ends; False when ``timeout`` seconds were not enough."""
-        if self.store is None or not self._jobs:
-            return True
-        self.store.drain(timeout)
-        for job in self.store.poll():
-            self._commit(job)
-        return not self._jobs
+        return self._jobs.drain(timeout)
 
     def _give_up(self) -> None:
         """Forget all work that has not started."""
-        self._writes.clear()
-        self.slots_wanted = 0
+        self.writes.clear()
         for promotion in list(self._promotions):
             self.drop(promotion)
 
     def clear(self) -> None:
-        """Forget every page on every tier; leases must be over. I/O in flight keeps its places until it ends."""
+        """Forget every page on every tier; leases must be over. I/O in flight keeps its places until it ends.
+
+        No later restart finds any of them either.
+        """
         self._give_up()
+        if self.store is not None:
+            self.store.clear()
         table = self.table
         self.fill_failed(np.flatnonzero(table.state == State.FILLING))
         gone = np.flatnonzero((table.state != State.FREE) & (table.flight & DOOMED == 0))
         self.tree.clear()
-        aside, self._aside = self._aside, NO_PAGES
-        self._free_slots(np.concatenate([table.free(gone), aside]))
+        self._free_slots(table.free(gone))
 
     def close(self, timeout: float) -> bool:
-        """Stop all I/O within ``timeout`` seconds and close the store; False when something was still in flight."""
+        """Store what is dirty, roots first, stop all I/O, and close the store, within ``timeout`` seconds.
+
+        Returns False when something was still in flight.
+        """
         if self.store is None:
             return True
+        end = time.monotonic() + timeout
+        for promotion in list(self._promotions):
+            self.drop(promotion)
+        self.writes.roots_first()
+        self._flush(time.monotonic() + FLUSH_SHARE * timeout)
         self._give_up()
-        end = self._clock() + timeout
-        over = self.drain(timeout)
-        return self.store.close(max(0.0, end - self._clock())) and over
+        over = self.drain(max(0.0, end - time.monotonic()) / 2)
+        self._tell_heat(everything=True)
+        return self.store.close(max(0.0, end - time.monotonic())) and over
+
+    def _flush(self, end: float) -> None:
+        """Write what waits until it is done, fails, finds no room, or ``end`` has come."""
+        while self.writes.pending and time.monotonic() < end:
+            self._jobs.poll()
+            self.writes.pump()
+            if self.writes.failing or (self.writes.slots_wanted and not self.busy):
+                return
+            self.io_done.wait(0.01)
+            self.io_done.clear()

@@ -1,0 +1,89 @@
+"""What the pages of this server are valid for: which weights, in which shape.
+
+Owns nothing. Called once per scheduler process, after the model was loaded and before the store is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from radixtier import SGLANG_VERSION
+from radixtier.identity import StoreIdentity
+from radixtier.weights import weights_fingerprint
+
+logger = logging.getLogger(__name__)
+
+
+class PageShape(NamedTuple):
+    """Shape of a page on this rank: element type, order of the bytes, and counts."""
+
+    kv_dtype: str
+    layout: str
+    page_size: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+
+
+def store_identity(server_args: Any, shape: PageShape) -> StoreIdentity | None:
+    """Return the identity of a store for this server, None when its weights cannot be told from others.
+
+    Then nothing is kept for a restart.
+    """
+    weights = _fingerprint(server_args)
+    if weights is None:
+        logger.warning(
+            "radixtier: the weights of %s cannot be fingerprinted, so what is on NVMe will not be found again after a "
+            "restart; serve a local directory with weight files for that", server_args.model_path,
+        )  # fmt: skip
+        return None
+    return StoreIdentity(weights=weights, **shape._asdict(), sglang=SGLANG_VERSION)
+
+
+def _fingerprint(server_args: Any) -> str | None:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    view = resolving_view(server_args)
+    if view.load_format == "dummy":
+        return None
+    try:
+        model = _local_directory(view.model_path, view.revision, view.download_dir)
+        adapters = [_local_directory(getattr(ref, "lora_path", ref), None, None) for ref in view.lora_paths or ()]
+        extra = [f"{name}={getattr(view, name)}" for name in _WHAT_ELSE]
+        return weights_fingerprint(model, revision=view.revision, extra=extra, adapters=adapters)
+    except (OSError, ValueError) as e:
+        logger.warning("radixtier: cannot read the weights for a fingerprint: %s", e)
+        return None
+
+
+_WHAT_ELSE = (
+    "dtype",
+    "quantization",
+    "quantization_param_path",
+    "json_model_override_args",
+    "context_length",
+    "load_format",
+    "modelopt_quant",
+    "quantize_and_serve",
+    "rl_quant_profile",
+)
+"""Arguments of SGLang that change the KV of the same weights."""
+
+
+def _local_directory(name: str, revision: str | None, download_dir: str | None) -> Path:
+    """Return where a model's files are; SGLang has downloaded what it needed by now.
+
+    Raises
+    ------
+    OSError
+        When they are neither there nor in the hub's cache.
+    """
+    if os.path.exists(name):
+        return Path(name).resolve()
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(name, revision=revision, cache_dir=download_dir, local_files_only=True))

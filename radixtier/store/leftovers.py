@@ -1,0 +1,105 @@
+"""What else of ours lies in a directory of the store: stores of other identities, earlier formats, probes.
+
+Owns nothing. Invariant: what does not fit our naming scheme, or belongs to another rank, is not touched; a link or a
+file of another user among our names is an error. One thread, at start, with the rank's lock held.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from radixtier.store.header import Header, HeaderError, read_header
+from radixtier.store.paths import OLD_LOCK, StoreFiles, find_stores, old_slabs, probe_files
+from radixtier.store.slab import PATH_FLAG, StoreError, open_own, remove_own, take_lock
+
+logger = logging.getLogger(__name__)
+
+PROBE_LIFE_S = 300.0
+"""Seconds after which no process can still be trying out an engine with a file."""
+
+OLD_LOCK_S = 2.0
+"""Seconds that another rank may take to clear up after release 0.1."""
+
+
+def reclaim(ours: StoreFiles, header: Header, keep_others: bool) -> int:
+    """Delete what nobody uses any more; stores of other identities only if they are not to be kept.
+
+    Returns
+    -------
+    int
+        Bytes of the stores that are kept aside.
+
+    Raises
+    ------
+    StoreError
+        For a file among our names that is not ours, or when a server of release 0.1 is running here.
+    """
+    directory = ours.directory
+    try:
+        others = [files for files in find_stores(directory, ours.rank) if files != ours]
+        _reclaim_old(directory)
+        for path in probe_files(directory):
+            if _age(path) > PROBE_LIFE_S:
+                remove_own(path)
+        if keep_others:
+            return sum(files.nbytes() for files in others)
+        for files in others:
+            _drop(files, header)
+    except OSError as e:
+        raise StoreError(f"{PATH_FLAG} {directory}: {e.strerror or e}") from e
+    return 0
+
+
+def _drop(files: StoreFiles, header: Header) -> None:
+    """Delete another store, and say what it was for."""
+    nbytes = files.nbytes()
+    try:
+        why = ", ".join(header.differences(read_header(files.slab)))
+    except FileNotFoundError:
+        why = "its slab is missing"
+    except (OSError, HeaderError) as e:
+        why = str(e)
+    for path in (files.slab, *files.databases):
+        remove_own(path)
+    logger.warning(
+        "radixtier: removed the store %s (%d bytes): it was for another model or setup (%s)", files.slab, nbytes, why
+    )
+
+
+def _reclaim_old(directory: Path) -> None:
+    """Delete the slab and the lock of release 0.1, which kept nothing for a restart."""
+    path, slabs = directory / OLD_LOCK, old_slabs(directory)
+    if not slabs and not path.is_symlink() and not path.exists():
+        return
+    fd = _old_lock(path)
+    try:
+        for file in (*slabs, path):
+            remove_own(file)
+    finally:
+        os.close(fd)
+    logger.info("radixtier: removed the files of release 0.1 in %s", directory)
+
+
+def _old_lock(path: Path) -> int:
+    """Take the lock of release 0.1, for which another rank may be clearing up at the same time."""
+    end = time.monotonic() + OLD_LOCK_S
+    while True:
+        fd = open_own(path)
+        try:
+            take_lock(fd, path.parent)
+        except StoreError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+        else:
+            return fd
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0

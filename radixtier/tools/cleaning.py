@@ -1,0 +1,229 @@
+"""Mending and removing what a store keeps on disk.
+
+Owns nothing between calls. Invariant: every change is made with the locks of all ranks held (`alone`), and only to
+files of ours; a page goes from the record before its slot can be given to another. Main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from radixtier.footprint import database_bytes, log_bytes
+from radixtier.store import journal_files
+from radixtier.store.catalog import Catalog
+from radixtier.store.header import Header
+from radixtier.store.journal import Batch, Journal
+from radixtier.store.paths import OLD_LOCK, VOLATILE, StoreFiles, find_stores, old_slabs
+from radixtier.store.slab import StoreError, open_own, remove_own, take_lock, unlock
+from radixtier.tools.leftovers import find_leftovers, remove_leftover
+from radixtier.tools.offline import OfflineDrive, grouped, opened
+from radixtier.tools.verification import Bad, verify
+
+MOST_ASIDE = 4096
+"""Slots that a journal notes as quarantined."""
+
+VACUUM_PAGES = 32
+"""Pages of a database that are given back at a time, so that its log stays within its cap."""
+
+
+class Scrubbed(NamedTuple):
+    """What became of a journal."""
+
+    pages: int
+    """Pages that were read."""
+    bad: list[Bad]
+    """What was bad, and is off the record."""
+    dropped: int
+    """Damaged rows that could not even be read."""
+    replaced: str | None
+    """Why the whole journal had to be made anew."""
+
+
+def scrub(drive: OfflineDrive, progress: Callable[[int], None]) -> Scrubbed:
+    """Verify one drive and take what is bad off the record; a server tests these slots before it uses them.
+
+    Raises
+    ------
+    StoreError
+        When the drive has no journal that belongs to its slab.
+    JournalError, OSError
+        When it cannot be read or written.
+    """
+    header, journal = _for_writing(drive)
+    try:
+        verdict = verify(drive.files.slab, header, journal, progress)
+        if verdict.bad:
+            journal.apply(Batch(frees=[(bad.slot, bad.pages) for bad in verdict.bad]))
+            _set_aside(journal, verdict.bad)
+        return Scrubbed(verdict.pages, verdict.bad, journal.dropped, journal.replaced)
+    finally:
+        journal.close()
+
+
+def _for_writing(drive: OfflineDrive) -> tuple[Header, Journal]:
+    """Open the journal of a drive for writing, instead of for reading."""
+    if drive.header is None or drive.journal is None:
+        why = drive.trouble or "nothing in it outlives its server"
+        fix = "a server starts with an empty store there, radixtier store clear removes it"
+        raise StoreError(f"{drive.directory}: store {drive.files.id}: {why}: {fix}")
+    drive.journal.close()
+    tokens = drive.header.page_tokens
+    journal = Journal.open(
+        drive.files.db,
+        store_id=drive.header.store_id,
+        n_slots=drive.n_slots,
+        page_tokens=tokens,
+        max_bytes=database_bytes(drive.n_slots, tokens),
+        log_bytes=log_bytes(drive.n_slots, tokens),
+    )
+    return drive.header, journal
+
+
+def _set_aside(journal: Journal, bad: Sequence[Bad]) -> None:
+    status = journal.status()
+    noted = status.get("quarantined_slots")
+    slots = {slot for slot in noted if isinstance(slot, int)} if isinstance(noted, list) else set()
+    for each in bad:
+        slots.update(range(each.slot, each.slot + each.pages))
+    aside = sorted(slots)[:MOST_ASIDE]
+    journal.set_status({**status, "quarantined": len(aside), "quarantined_slots": aside})
+
+
+class Collected(NamedTuple):
+    """What `gc` removed: files and directories, the bytes of stores among them, and pages without a way to the root."""
+
+    removed: list[Path]
+    nbytes: int
+    orphans: int
+
+
+def gc(directories: Sequence[Path]) -> Collected:
+    """Remove what no server will use again, and give back what the databases do not need.
+
+    Of each rank the store that was used last is kept. Pages are orphans when the page in front of them is in none of
+    the directories, so all directories of a store must be named.
+
+    Raises
+    ------
+    StoreError, JournalError, OSError
+        When something cannot be removed or written.
+    """
+    removed, nbytes = [], 0
+    for files in _unused([files for directory in directories for files in find_stores(directory)]):
+        nbytes += files.nbytes()
+        removed += _remove_store(files)
+    for directory in directories:
+        removed += _remove_old(directory)
+        for path in find_leftovers(directory, settled=True):
+            remove_leftover(path)
+            removed.append(path)
+    orphans = 0
+    left = [directory for directory in directories if find_stores(directory)]
+    with opened(left) as drives:
+        for group in grouped(drives).values():
+            usable = [drive for drive in group if drive.header is not None and drive.journal is not None]
+            orphans += _drop_orphans(usable)
+            for drive in usable:
+                _vacuum(drive.files.db)
+    return Collected(removed, nbytes, orphans)
+
+
+def _unused(stores: Sequence[StoreFiles]) -> list[StoreFiles]:
+    """Return all but the store of each rank that was used last, and those that nothing outlives."""
+    last: dict[int, tuple[float, str]] = {}
+    for files in stores:
+        if files.id != VOLATILE:
+            last[files.rank] = max(last.get(files.rank, (0.0, "")), (_used(files), files.id))
+    return [files for files in stores if files.id != last.get(files.rank, (0.0, ""))[1]]
+
+
+def _used(files: StoreFiles) -> float:
+    """Return when a store was written last; one without its slab never was."""
+    if not files.slab.exists():
+        return 0.0
+    return max((path.stat().st_mtime for path in (files.slab, *files.databases) if path.exists()), default=0.0)
+
+
+def _drop_orphans(drives: Sequence[OfflineDrive]) -> int:
+    journals: list[Journal] = []
+    try:
+        journals += (_for_writing(drive)[1] for drive in drives)
+        orphans = Catalog([journal.index() for journal in journals]).orphans
+        for i, journal in enumerate(journals):
+            ranges = [(slot, pages) for _, slot, pages in orphans[orphans[:, 0] == i].tolist()]
+            if ranges:
+                journal.apply(Batch(frees=ranges))
+        return int(np.sum(orphans[:, 2]))
+    finally:
+        for journal in journals:
+            journal.close()
+
+
+def _vacuum(path: Path) -> None:
+    """Give the free pages of a database back to the file system, a few at a time."""
+    with journal_files.guarded(path, "shrinking"):
+        db = journal_files.connect(path, "rw")
+        try:
+            journal_files.settle(db)
+            left = journal_files.pragma(db, "freelist_count")
+            while left:
+                db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+                journal_files.checkpoint(db)
+                before, left = left, journal_files.pragma(db, "freelist_count")
+                if left >= before:
+                    break
+        finally:
+            db.close()
+
+
+def contents(directory: Path) -> list[Path]:
+    """Return everything of ours in a directory but the locks of the ranks; raises `OSError`."""
+    stores = [path for files in find_stores(directory) for path in (files.slab, *files.databases)]
+    old = [*old_slabs(directory), directory / OLD_LOCK]
+    there = [path for path in (*stores, *old) if path.is_symlink() or path.exists()]
+    return list(dict.fromkeys([*there, *find_leftovers(directory, settled=True)]))
+
+
+def clear(directory: Path) -> list[Path]:
+    """Remove everything that `contents` names, and return it.
+
+    The locks stay: a server that starts meanwhile would not see one that was made anew.
+
+    Raises
+    ------
+    StoreError, OSError
+        When something is not ours, or cannot be removed.
+    """
+    removed = [path for files in find_stores(directory) for path in _remove_store(files)]
+    removed += _remove_old(directory)
+    for path in find_leftovers(directory, settled=True):
+        remove_leftover(path)
+        removed.append(path)
+    return removed
+
+
+def _remove_store(files: StoreFiles) -> list[Path]:
+    """Remove a store; its database goes first, since a slab without one brings nothing back."""
+    there = [path for path in (*files.databases, files.slab) if path.is_symlink() or path.exists()]
+    for path in there:
+        remove_own(path)
+    return there
+
+
+def _remove_old(directory: Path) -> list[Path]:
+    """Remove the slabs and the lock of release 0.1, unless a server of that release uses them."""
+    path = directory / OLD_LOCK
+    there = [*old_slabs(directory), *([path] if path.is_symlink() or path.exists() else [])]
+    if there:
+        fd = open_own(path)
+        take_lock(fd, directory)
+        try:
+            for each in {*there, path}:
+                remove_own(each)
+        finally:
+            unlock(fd)
+    return there

@@ -1,0 +1,68 @@
+"""A real server stops, or is killed, and another starts on its directory: chats go on where they were."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from e2e_rig import ANSWER, DRAM, HBM, LENGTH, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts
+
+from radixtier.demo.client import Client
+from radixtier.demo.server import CPU_FLAGS, Server
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed"),
+]
+
+PAGE_SIZE = 16
+CHATS = NVME // LENGTH - 4
+"""As many as fit on NVMe with their answers."""
+
+
+def start(model: Path, store: Path, log: Path) -> Tiered:
+    flags = [
+        *CPU_FLAGS, "--page-size", str(PAGE_SIZE), "--enable-radix-tier",
+        "--radix-tier-hbm-size", f"{HBM}tok", "--radix-tier-dram-size", f"{DRAM}tok",
+        "--radix-tier-nvme-size", f"{NVME}tok", "--radix-tier-nvme-path", str(store),
+    ]  # fmt: skip
+    server = Server("that restarts", model, flags, log)
+    server.start(START_TIMEOUT_S)
+    return Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), PAGE_SIZE, store)
+
+
+def test_chats_go_on_after_a_restart_and_after_a_kill(tiny_model: Path, tmp_path: Path) -> None:
+    store = tmp_path / "nvme"
+    store.mkdir()
+    batch = prompts(CHATS, seed=11)
+    first = start(tiny_model, store, tmp_path / "log0")
+    try:
+        expected = first.send_all(batch)
+        first.server.stop()
+        second = start(tiny_model, store, tmp_path / "log1")
+        first = second
+        again = second.send_all(batch)
+        assert [reply.output_ids for reply in again] == [reply.output_ids for reply in expected]
+        # A graceful stop leaves nothing behind: every chat comes back whole, and from NVMe.
+        assert [reply.nvme for reply in again] == [second.most_cached] * CHATS
+
+        # The next turn of every chat, and one more that is being answered when the power goes.
+        longer = [[*prompt, *reply.output_ids, *range(10, 42)] for prompt, reply in zip(batch, again, strict=True)]
+        turns = second.send_all(longer)
+        second.send_and_leave(prompts(1, seed=12)[0])
+        second.server.kill()
+        third = start(tiny_model, store, tmp_path / "log2")
+        first = third
+        after = third.send_all(longer)
+        assert [reply.output_ids for reply in after] == [reply.output_ids for reply in turns]
+        assert sum(reply.nvme for reply in after) >= CHATS // 2 * third.most_cached
+        assert after[0].nvme >= third.most_cached, "stored long before the kill"
+        third.assert_idle()
+        fresh = third.send_all(batch[:2])
+        assert [reply.cached for reply in fresh] == [0, 0], "flushed"
+        assert [reply.output_ids for reply in fresh] == [reply.output_ids for reply in expected[:2]]
+        assert "radixtier: " in (tmp_path / "log2").read_text()
+        assert len(after[0].output_ids) == ANSWER
+    finally:
+        first.server.stop()
