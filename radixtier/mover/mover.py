@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 QUIET_S = 10.0
 """Pause between two warnings about pages that could not be read."""
 
-HEAT_S = 30.0
+HEAT_S = 60.0
 """How often the store learns which paths were used: what a restart brings back first."""
 
 HEAT_RUNS = 256

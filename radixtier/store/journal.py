@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class Journal(JournalReader):
         self._caps = max_bytes, log_bytes
         self._meta = {"store_id": store_id, "page_tokens": str(page_tokens)}
         found = files.check_owner(path)
+        if found is not None:
+            files.read_ahead(path)
         db = files.create(path, self._meta) if found is None else files.connect(path, "rw")
         super().__init__(path, db, store_id=store_id, n_slots=n_slots, page_tokens=page_tokens)
         try:
@@ -109,9 +112,12 @@ class Journal(JournalReader):
 
     def _start_empty(self, status: dict[str, Any]) -> None:
         """Replace all files by those of an empty journal."""
-        files.remove(self.path)  # while the database is open: if this fails, it stays in use
-        with contextlib.suppress(sqlite3.Error):
-            self._db.close()
+        try:
+            files.remove(self.path)
+        finally:
+            if not os.path.lexists(self.path):  # else it could not be removed, and stays in use
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.close()
         self._db = files.create(self.path, self._meta)
         self._start_writing()
         if status:

@@ -161,6 +161,20 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
     return db
 
 
+def read_ahead(path: Path) -> None:
+    """Read the database from end to end into the page cache, before SQLite asks for it block by block.
+
+    To look at every block in the order of its trees takes ten times as long on a cold file.
+    """
+    piece = bytearray(8 << 20)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        while os.readv(fd, [piece]):
+            pass
+    finally:
+        os.close(fd)
+
+
 def settle(db: sqlite3.Connection) -> None:
     """Make the settings that writing needs."""
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()

@@ -143,7 +143,7 @@ class JournalWriter:
         half = self._log_limit // 2
         if self._log_bytes() <= half or files.checkpoint(self._db) or self._log_bytes() <= half:
             return
-        raise JournalError(f"{self._log} is full: another process has been reading the journal for too long")
+        raise JournalError(f"{self._log} is full: a reader has kept it from being emptied for too long")
 
     def _log_bytes(self) -> int:
         try:
@@ -182,7 +182,8 @@ class JournalWriter:
         for slot, pages, space in hit:
             rest = [] if lossy else self._rest(slot, pages, lo, hi)
             overflow = self._overflow(pages)
-            self._reserve(_NEAR + overflow + len(rest) * (_NEAR + 2 * overflow), 3 * len(rest))
+            space_too = _EDIT if self._uses[space] == 1 else 0
+            self._reserve(space_too + _NEAR + overflow + len(rest) * (_NEAR + 2 * overflow), 3 * len(rest))
             self._db.execute("DELETE FROM runs WHERE slot = ?", (slot,))
             self._use(space, -1)
             for row in rest:
@@ -207,7 +208,8 @@ class JournalWriter:
             part = row.part(lo, min(lo + self._pages_per_row, len(row.stretch)))
             pages = len(part.stretch)
             self._cut(part.slot, part.slot + pages)
-            edits = 1 + (part.stretch.space not in self._ids)
+            number = self._ids.get(part.stretch.space)
+            edits = 2 if number is None or number in self._unused else 1
             overflow = self._overflow(pages)
             self._reserve(edits * _EDIT + 2 * overflow, 3 * edits + overflow)
             self._insert(part)

@@ -18,6 +18,7 @@ from journal_rig import PAGE_TOKENS, STORE, after, all_rows, check_sizes, heat_o
 from radixtier.footprint import database_bytes, log_bytes
 from radixtier.identity import Space
 from radixtier.store.journal import Batch, Journal, JournalError
+from radixtier.store.journal_files import is_damage, is_full
 
 N_SLOTS = 64
 
@@ -101,6 +102,42 @@ def test_clear_removes_everything_but_the_status(path: Path, journal: Journal) -
     journal.apply(Batch(adds=[row(1, 2)]))
     assert journal.extents().tolist() == [[1, 2]]
     check_sizes(path, N_SLOTS)
+
+
+def test_what_cannot_be_removed_stays_in_use(path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal.apply(Batch(adds=[row(0, 8)]))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(JournalError, match="read-only"):
+            journal.clear()
+    journal.apply(Batch(adds=[row(8, 8)]))
+    journal.close()
+    journal = opened(path, N_SLOTS)
+    assert journal.extents().tolist() == [[0, 8], [8, 8]]
+    journal.close()
+
+
+def test_a_clear_that_fails_half_way_leaves_nothing_in_use(
+    path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.apply(Batch(adds=[row(0, 8)]))
+
+    def refuse(_: Path) -> None:
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("radixtier.store.journal_files.sync_directory", refuse)
+        with pytest.raises(JournalError, match="no answer"):
+            journal.clear()
+    with pytest.raises(JournalError):
+        journal.apply(Batch(adds=[row(8, 8)]))
+    journal.clear()
+    journal.apply(Batch(adds=[row(16, 8)]))
+    assert journal.extents().tolist() == [[16, 8]]
 
 
 def test_status_is_kept(path: Path, journal: Journal) -> None:
@@ -321,6 +358,22 @@ def test_a_failed_write_leaves_a_batch_that_can_be_applied_again(path: Path) -> 
     journal.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "full", "damage"),
+    [
+        ("database or disk is full", True, False),
+        ("database is locked", False, False),
+        ("disk I/O error", False, False),
+        ("unable to open database file", False, False),
+        ("database disk image is malformed", False, True),
+        ("file is not a database", False, True),
+    ],
+)
+def test_errors_are_told_apart_by_their_text_where_python_has_no_codes(text: str, full: bool, damage: bool) -> None:
+    error = sqlite3.OperationalError(text)
+    assert is_full(error) == full and is_damage(error) == damage
+
+
 # Other processes
 
 READER = """
@@ -376,7 +429,7 @@ def test_a_reader_that_holds_on_cannot_make_the_log_grow(path: Path, monkeypatch
             journal.apply(Batch(adds=[row(slot, 8, slot)]))
             check_sizes(path, n_slots)
 
-    with pytest.raises(JournalError, match="another process") as failed:
+    with pytest.raises(JournalError, match="a reader") as failed:
         fill()
     assert not failed.value.full
     check_sizes(path, n_slots)
