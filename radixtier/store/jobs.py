@@ -190,12 +190,11 @@ class ChunkQueue:
         return kind == "read" or (self._left > 0 and not (kind == "verify" and self._verifying))
 
     def finished(self, chunk: Chunk) -> None:
-        """Note that a popped chunk is over."""
+        """Note that a popped chunk is over; the same worker has to `pop` next, so that nobody else need be woken."""
         if chunk.job.kind != "read":
             with self._ready:
                 self._left += 1
                 self._verifying &= chunk.job.kind != "verify"
-                self._ready.notify()
 
     def remove(self, tag: Hashable) -> list[Chunk]:
         """Take out the waiting chunks of every job with this tag."""

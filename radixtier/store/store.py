@@ -74,7 +74,7 @@ class PageStore:
     keep_others
         Keep stores of other identities, at the expense of the capacity, instead of deleting them.
     threads
-        I/O threads, hence transfers in flight; writes use at most half of them. Shared out over the drives, of which
+        I/O threads, hence transfers in flight; writes use a few of them. Shared out over the drives, of which
         each has at least `THREADS_PER_DRIVE` (or ``threads`` if that is less).
     io_bytes
         Largest transfer, and bytes that go to one drive before the next one's turn; at least one page.

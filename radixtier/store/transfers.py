@@ -23,6 +23,10 @@ from radixtier.store.volume import Volume
 
 logger = logging.getLogger(__name__)
 
+WRITES = 2
+"""Writes in flight on a drive: two large ones keep it busy, more would only get into the way of reads and of the
+threads that hash."""
+
 
 class Transfers:
     """Transfers of one volume, whose first slot is ``base`` of the store, on ``threads`` threads."""
@@ -43,12 +47,13 @@ class Transfers:
         self._health = health
         self._base = base
         self._slot_bytes = slot_bytes(frames.page_bytes)
-        self._queue = ChunkQueue(most=max(1, threads // 2))
+        self._queue = ChunkQueue(most=min(WRITES, max(1, threads // 2)))
         self._serving = True
         self._since = [0.0] * threads
         """When the transfer of each thread began; 0.0 while it has none."""
         spare = SpareBuffer(pages_per_chunk * self._slot_bytes)
-        movers = [ChunkMover(frames, pages_per_chunk, spare) for _ in range(threads)]
+        hashing = threading.Lock()
+        movers = [ChunkMover(frames, pages_per_chunk, spare, hashing) for _ in range(threads)]
         self._workers = [
             threading.Thread(target=self._work, args=(i, mover), name=f"radixtier-io-{base}-{i}", daemon=True)
             for i, mover in enumerate(movers)
