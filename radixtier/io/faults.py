@@ -169,17 +169,22 @@ class Hold(Fault):
 
 @dataclass(kw_only=True)
 class Flip(Fault):
-    """Changes one bit on the way and reports success."""
+    """Changes one bit on the way and reports success: of byte ``at`` of the transfer, or of any."""
+
+    at: int | None = None
 
     def apply(self, move: Move, buffers: Buffers, offset: int, rng: random.Random) -> int | None:
         if self.op == "write":
             copy = _copy(buffers)
-            _flip([copy], rng.randrange(len(copy)), 1 << rng.randrange(8))
+            _flip([copy], self._where(len(copy), rng), 1 << rng.randrange(8))
             return move([copy], offset)
         count = move(buffers, offset)
         if count:
-            _flip(buffers, rng.randrange(count), 1 << rng.randrange(8))
+            _flip(buffers, self._where(count, rng), 1 << rng.randrange(8))
         return count
+
+    def _where(self, nbytes: int, rng: random.Random) -> int:
+        return rng.randrange(nbytes) if self.at is None else min(self.at, nbytes - 1)
 
 
 @dataclass(kw_only=True)
@@ -235,9 +240,9 @@ class FaultEngine(Engine):
         """Stop calls until the returned fault is released."""
         return self.add(Hold(op=op, **where))
 
-    def flip(self, op: Op, **where: Unpack[Where]) -> Flip:
+    def flip(self, op: Op, at: int | None = None, **where: Unpack[Where]) -> Flip:
         """Change one bit on the way."""
-        return self.add(Flip(op=op, **where))
+        return self.add(Flip(op=op, at=at, **where))
 
     def tear(self, op: Op, **where: Unpack[Where]) -> Tear:
         """Move half and claim all."""

@@ -150,8 +150,8 @@ def test_c13_a_failed_read_is_a_miss(make_server, fault: str) -> None:
     server = make_server(hbm=16, dram=16, nvme=64, threads=1)
     prompt = server.prompt(6, 1)
     bring_to_nvme(server, prompt)
-    add = getattr(server.engine, fault)
-    add("read", errno.EIO, skip=1, times=1) if fault == "error" else add("read", skip=1, times=1)
+    how = {"error": {"number": errno.EIO}, "flip": {"at": 100}}.get(fault, {})
+    getattr(server.engine, fault)("read", **how, skip=1, times=1)
     again = server.serve(prompt)
     assert again.hit % 4 == 0 and again.hit < 24
     stats = server.cache.mover.stats

@@ -35,11 +35,6 @@ class Tiered:
     page_size: int
     store: Path
 
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes a page takes on NVMe."""
-        return -(-KV_BYTES_PER_TOKEN * self.page_size // 4096) * 4096
-
     def store_bytes(self) -> int:
         """Bytes that the store's files take on the disk."""
         return sum(file.stat().st_blocks * 512 for file in self.store.iterdir())
