@@ -41,3 +41,31 @@ def test_quantization_section() -> None:
     from sglang.srt.configs.model_config import ModelConfig
 
     assert list(inspect.signature(ModelConfig._parse_quant_hf_config).parameters) == ["self"]
+
+
+def test_what_the_kv_depends_on_beside_the_weights_is_still_called_so() -> None:
+    """Fields of ServerArgs that go into the identity of a store; one that is renamed would silently be left out."""
+    from sglang.srt.server_args import ServerArgs
+
+    from radixtier.sglang.identity import _WHAT_ELSE
+
+    arguments = ServerArgs(model_path="dummy")
+    for name in (*_WHAT_ELSE, "model_path", "revision", "download_dir", "load_format", "lora_paths"):
+        assert hasattr(arguments, name), name
+
+
+def test_every_way_to_update_weights_is_hooked() -> None:
+    """Tensors and distributed updates need ``begin_weight_update``; another way would leave old pages on record."""
+    from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager as Updater
+
+    ways = {name for name in vars(Updater) if name.startswith("update_weights_from_")}
+    assert ways == {f"update_weights_from_{what}" for what in ("disk", "distributed", "tensor", "ipc")}
+    for name in ("update_weights_from_distributed", "update_weights_from_tensor"):
+        assert "self._session is None" in inspect.getsource(getattr(Updater, name)), name
+    assert hasattr(Updater, "begin_weight_update")
+
+
+def test_actions_of_an_insertion() -> None:
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    assert list(inspect.signature(UnifiedRadixCache._apply_cache_actions).parameters) == ["self", "actions"]

@@ -32,16 +32,15 @@ def start(model: Path, store: Path, log: Path) -> Tiered:
     return Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), PAGE_SIZE, store)
 
 
-def test_chats_go_on_after_a_restart_and_after_a_kill(tiny_model: Path, tmp_path: Path) -> None:
+def test_chats_go_on_after_a_restart_and_a_kill_but_not_after_a_weight_update(tiny_model: Path, tmp_path: Path) -> None:
     store = tmp_path / "nvme"
     store.mkdir()
     batch = prompts(CHATS, seed=11)
-    first = start(tiny_model, store, tmp_path / "log0")
+    running = first = start(tiny_model, store, tmp_path / "log0")
     try:
         expected = first.send_all(batch)
         first.server.stop()
-        second = start(tiny_model, store, tmp_path / "log1")
-        first = second
+        running = second = start(tiny_model, store, tmp_path / "log1")
         again = second.send_all(batch)
         assert [reply.output_ids for reply in again] == [reply.output_ids for reply in expected]
         # A graceful stop leaves nothing behind: every chat comes back whole, and from NVMe.
@@ -52,8 +51,7 @@ def test_chats_go_on_after_a_restart_and_after_a_kill(tiny_model: Path, tmp_path
         turns = second.send_all(longer)
         second.send_and_leave(prompts(1, seed=12)[0])
         second.server.kill()
-        third = start(tiny_model, store, tmp_path / "log2")
-        first = third
+        running = third = start(tiny_model, store, tmp_path / "log2")
         after = third.send_all(longer)
         assert [reply.output_ids for reply in after] == [reply.output_ids for reply in turns]
         assert sum(reply.nvme for reply in after) >= CHATS // 2 * third.most_cached
@@ -62,7 +60,14 @@ def test_chats_go_on_after_a_restart_and_after_a_kill(tiny_model: Path, tmp_path
         fresh = third.send_all(batch[:2])
         assert [reply.cached for reply in fresh] == [0, 0], "flushed"
         assert [reply.output_ids for reply in fresh] == [reply.output_ids for reply in expected[:2]]
-        assert "radixtier: " in (tmp_path / "log2").read_text()
         assert len(after[0].output_ids) == ANSWER
+
+        # After a weight update, even to the very same weights, a restart finds nothing from before or after it.
+        third.client.call("POST", "/update_weights_from_disk", {"model_path": str(tiny_model)})
+        third.send_all(batch[2:4])
+        third.server.stop()
+        assert "weights were updated" in (tmp_path / "log2").read_text()
+        running = fourth = start(tiny_model, store, tmp_path / "log3")
+        assert [reply.cached for reply in fourth.send_all(batch[:4])] == [0] * 4
     finally:
-        first.server.stop()
+        running.server.stop()
