@@ -1,4 +1,5 @@
-"""Draws the result of the demo as one PNG: every turn with and without the tier, and the probes per tier.
+"""Draws the result of the demo as one PNG: every turn with and without the tier, the returns after the restart, and the
+probes per tier.
 
 Owns the looks. Invariant: draws only what is in the JSON result. Needs matplotlib, imported when called; no
 display.
@@ -33,7 +34,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(14, 5.6), width_ratios=(2.2, 1), layout="constrained")
-    _draw_turns(left, result["turns"])
+    _draw_turns(left, result["turns"], result["after_restart"])
     _draw_probes(right, result["probes"])
     sizes = ", ".join(
         f"{tier.upper() if tier != 'nvme' else 'NVMe'} {tokens:,}" for tier, tokens in result["capacity_tokens"].items()
@@ -43,7 +44,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
-def _draw_turns(axes: Any, turns: list[dict[str, Any]]) -> None:
+def _draw_turns(axes: Any, turns: list[dict[str, Any]], returned: list[dict[str, Any]]) -> None:
     numbers = [turn["number"] for turn in turns]
     ours = [turn["ttft_s"] for turn in turns]
     theirs = [turn["without"]["ttft_s"] for turn in turns]
@@ -55,8 +56,14 @@ def _draw_turns(axes: Any, turns: list[dict[str, Any]]) -> None:
             label = f"with the tier, {_NAMES[kind]}"
             at = [turn["number"] for turn in chosen]
             axes.plot(at, [turn["ttft_s"] for turn in chosen], "o", color=colour, markersize=8, label=label)
-    _log_axis(axes, min(ours + theirs), max(ours + theirs))
-    axes.set_xlim(0, len(turns) + 1)
+    after = [turn["ttft_s"] for turn in returned]
+    restart = len(turns) + 0.75
+    at = [len(turns) + 0.5 + number for number in range(1, len(returned) + 1)]
+    axes.plot(at, after, "D", color=_COLOURS["nvme"], markersize=7, label="after the restart, from NVMe")
+    axes.axvline(restart, color="#33373d", linestyle=":", linewidth=1.2)
+    _log_axis(axes, min(ours + theirs + after), max(ours + theirs + after))
+    axes.text(restart + 0.15, axes.get_ylim()[0] * 1.1, "the server starts again", rotation=90, va="bottom", fontsize=9)
+    axes.set_xlim(0, len(turns) + len(returned) + 1.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("turn, in the order of play")
     axes.set_ylabel("time to first token, s (log scale)")
