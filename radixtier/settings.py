@@ -100,7 +100,7 @@ SETTINGS = (
     ),
     Setting(
         "io_engine",
-        "How pages are read and written: auto, posix (O_DIRECT in threads) or kvikio (GPUDirect Storage).",
+        "How pages are read and written: auto, posix (O_DIRECT in threads) or kvikio (NVIDIA KvikIO).",
         "auto",
         "ENGINE",
     ),

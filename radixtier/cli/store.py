@@ -30,7 +30,7 @@ _COMMANDS = {
     "stat": "show identity, capacity, use and the server's last figures",
     "verify": "read every page and compare its checksum; 1 if one is bad",
     "scrub": "verify, and take what is bad off the record",
-    "gc": "remove stores that are used no more, leftovers and orphans; name all directories of a store",
+    "gc": "remove stores other than the one used last, and leftovers; shrink databases",
     "clear": "remove everything of ours",
 }
 MOST_BAD = 20
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a directory of the store")
         command.add_argument("--json", action="store_true", help="print JSON")
-        if name == "clear":
+        if name in ("gc", "clear"):
             command.add_argument("--yes", action="store_true", help="do not ask")
     options = parser.parse_args(argv)
     options.directories = [path.absolute() for path in options.directories]
@@ -164,21 +164,24 @@ def _scrub(options: argparse.Namespace) -> int:
 
 def _gc(options: argparse.Namespace) -> int:
     with alone(_checked(options.directories)):
+        stores = [files for directory in options.directories for files in cleaning.unused(directory)]
+        if stores and not options.yes and not _agreed([files.slab for files in stores], "stores"):
+            return 1
         done = cleaning.gc(options.directories)
     if options.json:
-        found = {"removed": [str(path) for path in done.removed], "bytes": done.nbytes, "orphans": done.orphans}
+        found = {"removed": [str(path) for path in done.removed], "bytes": done.nbytes}
         print(json.dumps(found, indent=2))
         return 0
     for path in done.removed:
         print(f"removed {path}")
-    print(f"{len(done.removed)} files ({format_bytes(done.nbytes)} of stores), {done.orphans} orphaned pages")
+    print(f"{len(done.removed)} files ({format_bytes(done.nbytes)} of stores)")
     return 0
 
 
 def _clear(options: argparse.Namespace) -> int:
     with alone(_checked(options.directories)):
         there = [path for directory in options.directories for path in cleaning.contents(directory)]
-        if there and not options.yes and not _agreed(there):
+        if there and not options.yes and not _agreed(there, "files"):
             return 1
         removed = [path for directory in options.directories for path in cleaning.clear(directory)]
     if options.json:
@@ -188,13 +191,13 @@ def _clear(options: argparse.Namespace) -> int:
     return 0
 
 
-def _agreed(there: Sequence[Path]) -> bool:
+def _agreed(there: Sequence[Path], what: str) -> bool:
     for path in there:
         print(path, file=sys.stderr)
     if not sys.stdin.isatty():
-        print("radixtier store clear: nobody to ask: add --yes to remove these", file=sys.stderr)
+        print(f"radixtier store: nobody to ask: add --yes to remove these {what}", file=sys.stderr)
         return False
-    print(f"Remove these {len(there)} files? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"Remove these {len(there)} {what}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -83,7 +83,7 @@ class FallbackEngine(Engine):
             if self._engine is self._first:
                 self._engine = self._second
                 logger.warning(
-                    "%s failed on %s (%s): using %s from now on. Run `radixtier doctor` to see what works there.",
+                    "radixtier: %s failed on %s (%s): using %s from now on. Run `radixtier doctor` to see what works.",
                     self._first.name,
                     self._path,
                     why,

@@ -1,10 +1,11 @@
-"""The `kvikio` engine: transfers by NVIDIA's KvikIO, over GPUDirect Storage where the buffers are device memory.
+"""The `kvikio` engine: transfers by NVIDIA's KvikIO.
 
 Owns a descriptor of its own for checks and `sync`, and KvikIO's handle of the same file. Invariant: no transfer
 returns while the library may still touch one of its buffers. Nothing here is imported or started before the first
 `open`; what KvikIO keeps per process (threads, task size) is set once, under a lock. Threads: see `Engine`.
 
-Beside memoryviews a transfer takes device buffers: one-dimensional, contiguous arrays of bytes with
+Beside memoryviews a transfer takes device buffers, over GPUDirect Storage where that is active; the store has none
+yet. They are one-dimensional, contiguous arrays of bytes with
 ``__cuda_array_interface__`` and ``nbytes``. KvikIO waits for the null stream only, so whoever fills or reads such a
 buffer on another stream synchronizes with it.
 """
@@ -103,7 +104,7 @@ class KvikioEngine(Engine):
             try:
                 file.close()
             except Exception as e:  # what was synced is safe, and nobody could do anything about it
-                logger.warning("kvikio could not close a file: %s", text_of(e))
+                logger.warning("radixtier: kvikio could not close a file: %s", text_of(e))
             fd, self._fd = self._fd, -1
             os.close(fd)
 

@@ -109,7 +109,7 @@ class PosixEngine(Engine):
                 self._retired_fd, self._fd = self._fd, reopen(self._fd)
                 self._direct = False
                 logger.warning(
-                    "O_DIRECT was refused on %s: going through the page cache from now on. "
+                    "radixtier: O_DIRECT was refused on %s: going through the page cache from now on. "
                     "Use a file system with direct I/O (ext4, xfs) to keep the cache free.",
                     self._path,
                 )

@@ -1,8 +1,9 @@
 """Mover: brings pages up for requests, writes pages down behind them, and keeps every tier's accounts.
 
 Owns the residency table, the TierTree and what waits between the tiers. Scheduler thread only; bytes move on the
-store's threads, and :meth:`Mover.tick` commits what they report. Nothing here blocks but :meth:`Mover.drain`, and
-nothing raises for I/O reasons: a failed write stays in DRAM, a failed read becomes ``LOST``.
+store's threads, and :meth:`Mover.tick` commits what they report. Nothing here blocks but :meth:`Mover.drain`,
+:meth:`Mover.clear` and :meth:`Mover.close`, and nothing raises for I/O reasons: a failed write stays in DRAM, a failed
+read becomes ``LOST``.
 
 Order of frames: a backup (HBM -> DRAM) and a promotion (NVMe -> DRAM) both take free frames first and then the
 coldest clean ones, which costs no I/O; write-behind keeps pages clean for that.

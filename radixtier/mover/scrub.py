@@ -16,7 +16,7 @@ import numpy as np
 from radixtier.mover.jobs import Jobs
 from radixtier.mover.stats import MoverStats
 from radixtier.store.jobs import JobDone
-from radixtier.tree.residency import Pages, ResidencyTable, Slots
+from radixtier.tree.residency import Pages, ResidencyTable, Slots, State
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +59,14 @@ class Scrub:
         self._budget = min(window, self._budget + self._rate * (now - self._last))
         self._last = now
         # A window that is not full is worth a transfer only when the rate allows no more.
-        if len(self._jobs) or self._budget < min(window, max(self._page_bytes, self._rate)):
+        if not self._table.count[State.COLD]:
+            self._budget = 0.0
+        elif len(self._jobs) or self._budget < min(window, max(self._page_bytes, self._rate)):
             return
-        pages = self._next(int(self._budget // self._page_bytes))
-        if len(pages):
+        elif len(pages := self._next(int(self._budget // self._page_bytes))):
             self._start(pages)
+        else:
+            self._budget = 0.0  # looking costs time, too
 
     def _next(self, most: int) -> Pages:
         table = self._table

@@ -134,7 +134,7 @@ class RadixTierCache(UnifiedRadixCache):
         restorer = None if self.mover.store is None else self.mover.store.restorer()
         if restorer is not None:
             self._restoration = Restoration(self, super().match_prefix, restorer)
-            self._restoration.first()
+            self._restore_some(first=True)
 
     @property
     def mover(self) -> Mover:
@@ -387,13 +387,21 @@ class RadixTierCache(UnifiedRadixCache):
         """Host indices of whole pages, int64 on the CPU."""
         return self._pool.tokens_of(pages)
 
-    def _restore_some(self) -> None:
+    def _restore_some(self, first: bool = False) -> None:
         restoration = self._restoration
-        if restoration is not None:
-            idle = not self._waiting and self.protected_size() == 0
-            restoration.step(IDLE_STEP_S if idle else STEP_S)
-            if restoration.over:
-                self._restoration = None
+        if restoration is None:
+            return
+        idle = not self._waiting and self.protected_size() == 0
+        try:
+            if first:
+                restoration.first()
+            else:
+                restoration.step(IDLE_STEP_S if idle else STEP_S)
+        except Exception:  # a miss is legal, the end of the scheduler is not
+            logger.exception("radixtier: the rest of what is on NVMe cannot be brought back")
+            restoration.cancel()
+        if restoration.over:
+            self._restoration = None
 
     # ---- refill -------------------------------------------------------------------------------------
 
@@ -482,9 +490,8 @@ class RadixTierCache(UnifiedRadixCache):
             self._mover.store.seal(reason)
 
     def _end_restoration(self) -> None:
-        restoration, self._restoration = self._restoration, None
-        if restoration is not None:
-            restoration.cancel()
+        if self._restoration is not None:
+            self._restoration.cancel()
 
     def attach_storage_backend(self, *args: Any, **kwargs: Any) -> tuple[bool, str]:
         """Refuse: frames may not be addressed by another storage backend."""

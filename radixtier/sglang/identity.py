@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,8 @@ def _fingerprint(server_args: Any) -> str | None:
         model = _local_directory(view.model_path, view.revision, view.download_dir)
         adapters = [_local_directory(getattr(ref, "lora_path", ref), None, None) for ref in view.lora_paths or ()]
         extra = [f"{name}={getattr(view, name)}" for name in _WHAT_ELSE]
+        if view.quantization_param_path:
+            extra.append(f"scales={blake2b(Path(view.quantization_param_path).read_bytes()).hexdigest()}")
         return weights_fingerprint(model, revision=view.revision, extra=extra, adapters=adapters)
     except (OSError, ValueError) as e:
         logger.warning("radixtier: cannot read the weights for a fingerprint: %s", e)
@@ -63,7 +66,6 @@ def _fingerprint(server_args: Any) -> str | None:
 _WHAT_ELSE = (
     "dtype",
     "quantization",
-    "quantization_param_path",
     "json_model_override_args",
     "context_length",
     "load_format",

@@ -34,9 +34,6 @@ STEP_S = 0.005
 IDLE_STEP_S = 0.1
 """And in one step of a scheduler that has none, which takes such steps only a few times per second."""
 
-BATCH = 16
-"""Rows between two looks at the clock."""
-
 Match = Callable[[MatchPrefixParams], Any]
 
 
@@ -57,6 +54,7 @@ class Restoration:
         self._restorer = restorer
         self._mover = cache.mover
         self._warmest: list[Any] | None = None
+        self._cancelled = False
         self._begun = time.monotonic()
         self.over = False
 
@@ -70,36 +68,32 @@ class Restoration:
 
     def step(self, seconds: float) -> None:
         """Restore for about so long."""
-        if self.over or self._cache.ongoing_write_through:
-            return  # SGLang does not expect a node to get host pages while a backup of it is on its way.
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.over:
-            rows = self._restorer.take(BATCH)
-            for stored in rows:
-                self._insert(stored)
-            self._free_dropped()
-            if not rows and not self._rest():
+            done = self._restorer.done
+            for slots in self._restorer.take_dropped():
+                self._mover.store.free(slots)
+            if self._cancelled:
+                self.over = done
+                return
+            if rows := self._restorer.take(1):
+                self._insert(rows[0])
+            elif not done or not self._touch_next():
                 return
 
-    def _rest(self) -> bool:
-        """Once every row was taken, restore the order of the tree's last uses; False while there is nothing to do."""
-        if not self._restorer.done:
-            return False
+    def _touch_next(self) -> bool:
+        """Once every row was taken, put the tree's order of last uses right, a path at a time; False at the end."""
         if self._warmest is None:
-            self._warmest = list(reversed(self._restorer.warmest))
-        for _ in range(min(BATCH, len(self._warmest))):
-            space, tokens = self._warmest.pop()
-            self._match(MatchPrefixParams(key=self._key(space, tokens)))
+            self._warmest = self._restorer.warmest
         if not self._warmest:
             self._end()
+            return False
+        space, tokens = self._warmest.pop()
+        self._match(MatchPrefixParams(key=self._key(space, tokens)))
         return True
 
-    def _free_dropped(self) -> None:
-        for slots in self._restorer.take_dropped():
-            self._mover.store.free(slots)
-
     def _end(self) -> None:
-        self.cancel()
+        self.over = True
         if self._restorer.rows_total:
             logger.info(
                 "radixtier: %d of %d stored pages are back, %.1f s after the start of the cache",
@@ -107,11 +101,11 @@ class Restoration:
             )  # fmt: skip
 
     def cancel(self) -> None:
-        """Give up what is not back yet."""
-        if not self.over:
-            self.over = True
+        """Give up what is not back yet; its slots are given back in the next steps."""
+        if not self._cancelled and not self.over:
+            self._cancelled = True
             self._restorer.cancel()
-            self._free_dropped()
+            self.step(0.001)
 
     def _key(self, space: Space, tokens: npt.NDArray[np.int32]) -> Any:
         whole = array("q")

@@ -99,7 +99,7 @@ class Board:
         try:
             self._wake()
         except Exception:  # on an I/O thread nobody else would ever know
-            logger.exception("the wake callback failed")
+            logger.exception("radixtier: the wake callback failed")
 
     def take(self) -> list[tuple[Job, JobDone]]:
         """Return what ended since the last call, in the order in which it ended."""

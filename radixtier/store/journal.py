@@ -44,8 +44,6 @@ class Journal(JournalReader):
         self._caps = max_bytes, log_bytes
         self._meta = {"store_id": store_id, "page_tokens": str(page_tokens)}
         found = files.check_owner(path)
-        if found is not None:
-            files.read_ahead(path)
         db = files.create(path, self._meta) if found is None else files.connect(path, "rw")
         super().__init__(path, db, store_id=store_id, n_slots=n_slots, page_tokens=page_tokens)
         try:

@@ -215,10 +215,10 @@ class Keeper:
         try:
             journal.apply(batch)
         except JournalError as e:
-            if e.full and batch.adds:
+            if e.full and (batch.adds or e.freed):
                 self._tell_full(e)
                 self._ledger.drop(batch)
-                return self._apply(Batch(frees=batch.frees))
+                return e.freed or self._apply(Batch(frees=batch.frees))
             self._fail_journal(e)
             return False
         self._told_full &= not batch.adds
@@ -300,6 +300,7 @@ class Keeper:
         return Trouble("io", why) if why else None
 
     def _reopen_journal(self) -> Trouble | None:
+        self.busy_since = 0.0  # checking a large database takes its time, and is no sign of a drive that hangs
         try:
             lost = self._volume.reopen_journal()
             self._note(force=True)
@@ -314,6 +315,7 @@ class Keeper:
         """Make a new slab where the old one is missing, if the directory is there."""
         if not os.path.isdir(self._volume.directory):
             return trouble
+        self.busy_since = 0.0  # so does making a slab on some file systems
         ready = self._transfers.stop()
         self._ledger.suspend()
         try:

@@ -128,7 +128,7 @@ class Walk:
             try:
                 rows = reader.rows(list(mine))
             except JournalError as e:
-                logger.warning("%s: the rest of this drive is not brought back", e)
+                logger.warning("radixtier: %s: the rest of this drive is not brought back", e)
                 self._readers[drive] = None
                 continue
             found |= {mine[row.slot]: row for row in rows if self._is_sound(mine[row.slot], row)}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,9 +38,6 @@ CACHE_BYTES = 64 << 20
 
 WARM_ROWS, WARM_BYTES = 4096, 64 << 20
 """Of the paths that `Restorer.warmest` returns."""
-
-JOIN_S = 5.0
-"""Seconds that `Restorer.cancel` waits for the thread at most."""
 
 
 class Warm(NamedTuple):
@@ -95,13 +91,13 @@ class Restorer:
 
     @property
     def warmest(self) -> list[Warm]:
-        """Once `done`, the paths to the rows in use last, coldest first.
+        """Once `done`, the paths to the rows in use last, hottest first.
 
-        Rows come hottest first, which leaves a tree with them as its oldest: touching these in turn sets that right.
+        Rows come hottest first, which leaves a tree with them as its oldest: touching these from the end sets it right.
         At most `WARM_ROWS` paths of together `WARM_BYTES`.
         """
         with self._change:
-            return self._warm[::-1]
+            return list(self._warm)
 
     def take(self, most: int) -> list[Stored]:
         """Return up to ``most`` rows that are ready; never blocks."""
@@ -123,28 +119,23 @@ class Restorer:
             return self._change.wait_for(lambda: bool(self._ready) or self._ended, timeout)
 
     def cancel(self) -> None:
-        """Stop, and let all that has not been taken come out of `take_dropped`; waits at most `JOIN_S` seconds."""
+        """Stop, and let all that has not been taken come out of `take_dropped`, the last of it when it is `done`."""
         with self._change:
             self._cancelled = True
             self._dropped += [stored.slots for stored in self._ready]
             self._ready.clear()
             self._ready_bytes = 0
             self._change.notify_all()
-        self._thread.join(JOIN_S)
 
     # The thread
 
     def _run(self) -> None:
-        begin = time.monotonic()
         try:
             with contextlib.ExitStack() as stack:
                 self._restore([self._open(path, stack) for path in self._paths])
         except Exception:  # whatever is wrong with the journals, the server goes on with what it has
-            logger.exception("the journals cannot be read to the end: the rest of the store starts empty")
+            logger.exception("radixtier: the journals cannot be read to the end: the rest of the store starts empty")
         dropped = [base + np.flatnonzero(left) for base, left in zip(self._bases, self._left, strict=True)]
-        back = self.pages_total - sum(map(len, dropped))
-        seconds = time.monotonic() - begin
-        logger.info("%d of %d pages on NVMe are back after %.1f s", back, self.pages_total, seconds)
         with self._change:
             self._dropped += [slots for slots in dropped if len(slots)]
             self._ended = True
@@ -154,11 +145,14 @@ class Restorer:
         try:
             return stack.enter_context(contextlib.closing(JournalReader.open_readonly(path)))
         except JournalError as e:
-            logger.warning("%s: the pages of this drive are not brought back", e)
+            logger.warning("radixtier: %s: the pages of this drive are not brought back", e)
             return None
 
     def _restore(self, readers: list[JournalReader | None]) -> None:
-        catalog = Catalog([self._index(drive, reader) for drive, reader in enumerate(readers)])
+        indexes = [self._index(drive, reader) for drive, reader in enumerate(readers)]
+        if self._cancelled:
+            return
+        catalog = Catalog(indexes)
         page_tokens = next((reader.page_tokens for reader in readers if reader), 1)
         warm_bytes = 0
         for number, stored in Walk(catalog, readers, self._bases, page_tokens, CACHE_BYTES):
@@ -174,9 +168,9 @@ class Restorer:
     def _index(self, drive: int, reader: JournalReader | None) -> Index:
         """Return the rows of a drive that the caller knows of."""
         try:
-            index = reader.index() if reader else no_rows()
+            index = reader.index() if reader and not self._cancelled else no_rows()
         except JournalError as e:
-            logger.warning("%s: the pages of this drive are not brought back", e)
+            logger.warning("radixtier: %s: the pages of this drive are not brought back", e)
             return no_rows()
         known = self._extents[drive]
         if not len(known):

@@ -339,6 +339,11 @@ class PageStore:
         end = time.monotonic() + timeout
         asked = [drive.clear() for drive in self._drives]
         certain = [done.wait(max(0.0, end - time.monotonic())) for done in asked]
+        if not all(certain):
+            logger.error(
+                "radixtier: NVMe is not emptied yet, a drive is too slow or refuses; a restart before it is may find "
+                "old pages. Empty the directories with 'radixtier store clear' before you restart"
+            )
         return all(certain)
 
     def seal(self, reason: str, timeout: float = 5.0) -> bool:

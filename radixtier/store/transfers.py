@@ -133,7 +133,7 @@ class Transfers:
         try:
             moved = mover.run(chunk, self._volume.engine, offset)
         except Exception as e:  # a worker outlives whatever a chunk does to it
-            logger.exception("transfer failed on %s", self._volume.slab.path)
+            logger.exception("radixtier: transfer failed on %s", self._volume.slab.path)
             moved = Moved(0, f"{type(e).__name__}: {e}")
         if moved.error is not None:
             self._health.fail(Trouble("io", f"{chunk.job.kind} on {self._volume.slab.path} failed: {moved.error}"))

@@ -20,6 +20,7 @@ from radixtier.io.engine import Engine, transfer
 from radixtier.io.frames import aligned_memory
 from radixtier.store.header import Header
 from radixtier.store.journal import Journal, JournalError
+from radixtier.store.journal_files import read_ahead
 from radixtier.store.paths import VOLATILE, StoreFiles, lock_path
 from radixtier.store.slab import PATH_FLAG, Slab, StoreError, claim, free_bytes, lock, open_slab, unlock
 
@@ -81,6 +82,8 @@ class Volume:
                 engine = plan.make_engine(self.directory)
                 engine.open(slab.path, slab.nbytes)
                 undo.callback(engine.close)
+                if not afresh and not plan.volatile and plan.files.db.exists():
+                    read_ahead(plan.files.db)
                 journal = plan.open_journal(slab)
             except Exception as e:  # engines are libraries of others
                 raise StoreError(f"{PATH_FLAG} {self.directory}: cannot open the store there: {e}") from e

@@ -10,17 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from radixtier.footprint import database_bytes, log_bytes
 from radixtier.store import journal_files
-from radixtier.store.catalog import Catalog
 from radixtier.store.header import Header
 from radixtier.store.journal import Batch, Journal
 from radixtier.store.paths import OLD_LOCK, VOLATILE, StoreFiles, find_stores, old_slabs
 from radixtier.store.slab import StoreError, open_own, remove_own, take_lock, unlock
 from radixtier.tools.leftovers import find_leftovers, remove_leftover
-from radixtier.tools.offline import OfflineDrive, grouped, opened
+from radixtier.tools.offline import OfflineDrive, opened
 from radixtier.tools.verification import Bad, verify
 
 MOST_ASIDE = 4096
@@ -94,18 +91,14 @@ def _set_aside(journal: Journal, bad: Sequence[Bad]) -> None:
 
 
 class Collected(NamedTuple):
-    """What `gc` removed: files and directories, the bytes of stores among them, and pages without a way to the root."""
+    """What `gc` removed: files and directories, and the bytes of stores among them."""
 
     removed: list[Path]
     nbytes: int
-    orphans: int
 
 
 def gc(directories: Sequence[Path]) -> Collected:
     """Remove what no server will use again, and give back what the databases do not need.
-
-    Of each rank the store that was used last is kept. Pages are orphans when the page in front of them is in none of
-    the directories, so all directories of a store must be named.
 
     Raises
     ------
@@ -113,27 +106,24 @@ def gc(directories: Sequence[Path]) -> Collected:
         When something cannot be removed or written.
     """
     removed, nbytes = [], 0
-    for files in _unused([files for directory in directories for files in find_stores(directory)]):
-        nbytes += files.nbytes()
-        removed += _remove_store(files)
     for directory in directories:
+        for files in unused(directory):
+            nbytes += files.nbytes()
+            removed += _remove_store(files)
         removed += _remove_old(directory)
         for path in find_leftovers(directory, settled=True):
             remove_leftover(path)
             removed.append(path)
-    orphans = 0
-    left = [directory for directory in directories if find_stores(directory)]
-    with opened(left) as drives:
-        for group in grouped(drives).values():
-            usable = [drive for drive in group if drive.header is not None and drive.journal is not None]
-            orphans += _drop_orphans(usable)
-            for drive in usable:
+    with opened([directory for directory in directories if find_stores(directory)]) as drives:
+        for drive in drives:
+            if drive.header is not None and drive.journal is not None:
                 _vacuum(drive.files.db)
-    return Collected(removed, nbytes, orphans)
+    return Collected(removed, nbytes)
 
 
-def _unused(stores: Sequence[StoreFiles]) -> list[StoreFiles]:
-    """Return all but the store of each rank that was used last, and those that nothing outlives."""
+def unused(directory: Path) -> list[StoreFiles]:
+    """Return all stores in a directory but that of each rank that was used last, and those that nothing outlives."""
+    stores = find_stores(directory)
     last: dict[int, tuple[float, str]] = {}
     for files in stores:
         if files.id != VOLATILE:
@@ -146,21 +136,6 @@ def _used(files: StoreFiles) -> float:
     if not files.slab.exists():
         return 0.0
     return max((path.stat().st_mtime for path in (files.slab, *files.databases) if path.exists()), default=0.0)
-
-
-def _drop_orphans(drives: Sequence[OfflineDrive]) -> int:
-    journals: list[Journal] = []
-    try:
-        journals += (_for_writing(drive)[1] for drive in drives)
-        orphans = Catalog([journal.index() for journal in journals]).orphans
-        for i, journal in enumerate(journals):
-            ranges = [(slot, pages) for _, slot, pages in orphans[orphans[:, 0] == i].tolist()]
-            if ranges:
-                journal.apply(Batch(frees=ranges))
-        return int(np.sum(orphans[:, 2]))
-    finally:
-        for journal in journals:
-            journal.close()
 
 
 def _vacuum(path: Path) -> None:

@@ -195,7 +195,7 @@ def wait_for_slots(server: Server) -> None:
     """Wait until the journal has forgotten what was freed."""
     end = time.monotonic() + WAIT_S
     while server.store.used_slots and time.monotonic() < end:
-        server.cache.mover.tick()
+        server.events()
         time.sleep(0.01)
     assert server.store.used_slots == 0
 
@@ -208,7 +208,6 @@ def test_requests_are_served_while_the_rest_comes_back(make_server: Any, monkeyp
         first.settle()
     first.cache.release_host_resources()
     monkeypatch.setattr("radixtier.sglang.restore.FIRST_S", 0.0)
-    monkeypatch.setattr("radixtier.sglang.restore.BATCH", 1)
     monkeypatch.setattr("radixtier.sglang.cache.IDLE_STEP_S", 0.0001)
     monkeypatch.setattr("radixtier.sglang.cache.STEP_S", 0.0001)
     server = make_server(**{**SIZES, "nvme": 256}, directory=first.directory)

@@ -50,7 +50,8 @@ def test_what_the_kv_depends_on_beside_the_weights_is_still_called_so() -> None:
     from radixtier.sglang.identity import _WHAT_ELSE
 
     arguments = ServerArgs(model_path="dummy")
-    for name in (*_WHAT_ELSE, "model_path", "revision", "download_dir", "load_format", "lora_paths"):
+    others = ("model_path", "revision", "download_dir", "lora_paths", "quantization_param_path")
+    for name in (*_WHAT_ELSE, *others):
         assert hasattr(arguments, name), name
 
 

@@ -146,9 +146,9 @@ def test_hottest_first_and_parents_before_children(tmp_path: Path, drives: list[
     assert [int(stored.slots[0]) for stored in taken] == [20, 30, 10, 0]
     assert [stored.used for stored in taken] == [2.0, 9.0, 5.0, 1.0]
     assert [each.tokens.tolist() for each in restorer.warmest] == [
-        cold.stretch.tokens.reshape(-1).tolist(),
-        warm.stretch.tokens.reshape(-1).tolist(),
         np.concatenate([hot.stretch.tokens, tail.stretch.tokens]).reshape(-1).tolist(),
+        warm.stretch.tokens.reshape(-1).tolist(),
+        cold.stretch.tokens.reshape(-1).tolist(),
     ]
 
 
@@ -158,11 +158,11 @@ def test_the_warmest_are_few(tmp_path: Path, drives: list[Drives], monkeypatch: 
     restorer = drives[0].restorer()
     drain(restorer)
     heads = {each.stretch.tokens[0, 0]: each.slot for each in drives[0].contents[0]}
-    assert [heads[each.tokens[0]] for each in restorer.warmest] == [34, 36, 38]
+    assert [heads[each.tokens[0]] for each in restorer.warmest] == [38, 36, 34]
     monkeypatch.setattr(module, "WARM_BYTES", 2 * 2 * PAGE_TOKENS * 4)
     restorer = drives[0].restorer()
     drain(restorer)
-    assert [heads[each.tokens[0]] for each in restorer.warmest] == [36, 38]
+    assert [heads[each.tokens[0]] for each in restorer.warmest] == [38, 36]
 
 
 def test_a_missing_drive_takes_what_hangs_behind_it(tmp_path: Path, drives: list[Drives]) -> None:
@@ -244,6 +244,7 @@ def test_cancelled_half_way(tmp_path: Path, drives: list[Drives], monkeypatch: p
         assert restorer.wait(WAIT)
         taken += restorer.take(3)
     restorer.cancel()
+    restorer._thread.join(WAIT)
     assert restorer.done and restorer.take(10) == []
     assert len(check(drives[0], restorer, taken)) == 300 - 2 * len(taken)
     restorer.cancel()
