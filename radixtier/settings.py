@@ -297,4 +297,4 @@ def _stray_flags(flags: Mapping[str, Any], notes: list[str], others: list[str]) 
     if others:
         notes.append(f"{', '.join(others)} without effect: --enable-radix-tier is not given")
     named = [(s.flag, flags[s.name]) for s in (*SETTINGS, CONFIG_FILE) if s.name in flags and s.name != "enable"]
-    return [Problem(flag, value, "no effect without --enable-radix-tier", "Add it") for flag, value in named]
+    return [Problem(flag, _shown(value), "no effect without --enable-radix-tier", "Add it") for flag, value in named]

@@ -52,6 +52,8 @@ class FakeStore:
         self.aside: set[int] = set()
         self.touched: list[int] = []
         self.writable = True
+        self.elsewhere = False
+        """The free slots are all on a drive that takes no pages, another one is writable and full."""
         self.used: set[int] = set()
         self.reads: list[list[int]] = []
         self.writes: list[list[int]] = []
@@ -65,9 +67,8 @@ class FakeStore:
     def free_slots(self) -> int:
         return len(self._free)
 
-    @property
-    def freeing_slots(self) -> int:
-        return 0
+    def room(self) -> tuple[int, int]:
+        return 0 if self.elsewhere else len(self._free), 0
 
     @property
     def used_slots(self) -> int:
@@ -75,7 +76,7 @@ class FakeStore:
 
     def alloc(self, n: int) -> np.ndarray[Any, Any] | None:
         assert self.writable, "nobody asks for slots of a drive that is not writable"
-        if n > len(self._free):
+        if n > len(self._free) or self.elsewhere:
             return None
         taken, self._free = self._free[:n], self._free[n:]
         self.used.update(taken)

@@ -313,6 +313,17 @@ def test_what_does_not_fit_is_asked_for_and_written_once_there_is_room() -> None
     world.check()
 
 
+def test_free_slots_of_a_drive_that_takes_no_pages_do_not_count() -> None:
+    world = fake_world(40, 20, 40)
+    world.store.elsewhere = True
+    world.add(4)
+    world.settle()
+    assert world.mover.slots_wanted == 4 and world.store.free_slots == 40
+    world.store.elsewhere = False
+    world.settle()
+    assert int(world.table.count[CLEAN]) == 4 and world.mover.slots_wanted == 0
+
+
 def test_a_run_larger_than_the_drive_is_written_as_far_as_it_goes() -> None:
     world = fake_world(700, 400, 100)
     a = world.add(300)

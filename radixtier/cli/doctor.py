@@ -58,7 +58,11 @@ def main(argv: Sequence[str]) -> int:
         print(render(title, block), end="\n\n")
     print(summary(findings))
     if options.json:
-        options.json.write_text(json.dumps(_report(blocks, drives, estimate), indent=2) + "\n", encoding="utf-8")
+        try:
+            options.json.write_text(json.dumps(_report(blocks, drives, estimate), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"radixtier doctor: --json {options.json}: {error.strerror}: name another file", file=sys.stderr)
+            return 2
     return int(any(finding.level == "problem" for finding in findings))
 
 

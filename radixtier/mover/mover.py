@@ -392,10 +392,11 @@ class Mover:
 
     def _flush(self, end: float) -> None:
         """Write what waits until it is done, fails, finds no room, or ``end`` has come."""
+        assert self.store is not None
         while self.writes.pending and time.monotonic() < end:
             self._jobs.poll()
             self.writes.pump()
-            if self.writes.failing or (self.writes.slots_wanted and not self.busy):
+            if not self.store.writable or (self.writes.slots_wanted and not self.busy):
                 return
             self.io_done.wait(0.01)
             self.io_done.clear()

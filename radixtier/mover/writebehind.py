@@ -104,7 +104,7 @@ class WriteBehind:
         if store is None or self.failing:
             return
         while self._queue and self._writing < self._max_pages:
-            piece = self._queue.take(min(WRITE_CHUNK_PAGES, max(1, store.free_slots)))
+            piece = self._queue.take(min(WRITE_CHUNK_PAGES, max(1, store.room()[0])))
             parts = piece.where(self._unwritten(piece))
             while parts:
                 if not self._write(store, parts[0]):
@@ -118,7 +118,7 @@ class WriteBehind:
         slots = store.alloc(len(pages))
         if slots is None:
             wanted = min(self._max_pages, len(pages) + self._queue.pages)
-            self.slots_wanted = max(0, wanted - store.free_slots - store.freeing_slots)
+            self.slots_wanted = max(0, wanted - sum(store.room()))
             return False
         self._table.begin_write(pages, slots)
         tag = self._jobs.start(lambda job: self._commit(piece, job))

@@ -43,6 +43,9 @@ ROW_PAGES = 8
 TURNS = 10
 """Rows per chat, one behind the other."""
 
+MOST_TOKENS = 512
+"""Per page: a page of the rig has one block, and a token at least two floats."""
+
 LONGEST_S = 900.0
 
 EXPLANATION = f"""\
@@ -72,6 +75,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--child", choices=("index", "tree"), help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
+    if not 1 <= arguments.page_size <= MOST_TOKENS or min(arguments.pages) < 1:
+        parser.error(f"--pages takes numbers from 1, --page-size one from 1 to {MOST_TOKENS}")
+    if arguments.json and not arguments.json.absolute().parent.is_dir():
+        parser.error(f"--json {arguments.json}: the directory does not exist")
     if arguments.child:
         measure_child = _index_child if arguments.child == "index" else _tree_child
         print(json.dumps(measure_child(arguments.directory, arguments.pages[0], arguments.page_size)))

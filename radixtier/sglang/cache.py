@@ -396,7 +396,8 @@ class RadixTierCache(UnifiedRadixCache):
             if first:
                 restoration.first()
             else:
-                restoration.step(IDLE_STEP_S if idle else STEP_S)
+                # Nothing is forgotten meanwhile, so that whoever needs a slot waits for the end of it.
+                restoration.step(IDLE_STEP_S if idle or self.mover.slots_wanted else STEP_S)
         except Exception:  # a miss is legal, the end of the scheduler is not
             logger.exception("radixtier: the rest of what is on NVMe cannot be brought back")
             restoration.cancel()
@@ -448,9 +449,12 @@ class RadixTierCache(UnifiedRadixCache):
         self._yield_to_io()
 
     def _make_room(self) -> None:
-        """Where only forgetting helps, let SGLang's leaf-first eviction forget; prefix closure holds that way."""
+        """Where only forgetting helps, let SGLang's leaf-first eviction forget; prefix closure holds that way.
+
+        Not while paths are coming back: the hottest came first, so that the tree takes them for the oldest.
+        """
         mover = self.mover
-        if mover.slots_wanted:
+        if mover.slots_wanted and self._restoration is None:
             self.evict_host(max(mover.slots_wanted, mover.table.n_handles // EVICT_SHARE) * self.page_size)
 
     def _yield_to_io(self) -> None:
@@ -478,7 +482,8 @@ class RadixTierCache(UnifiedRadixCache):
     def release_host_resources(self) -> None:
         """Graceful stop: store what is not stored yet, end all I/O, then let SGLang unregister the buffers."""
         if self._mover is not None:
-            self._end_restoration()
+            if self._restoration is not None:
+                self._restoration.abandon()
             self.writing_check()
             self._mover.close(CLOSE_TIMEOUT_S)
         super().release_host_resources()

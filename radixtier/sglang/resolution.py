@@ -152,10 +152,10 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
         least = view.tp_size * footprint(sizes.directories, sizes.page_bytes, sizes.page_size, sizes.directories)
         fix = f"Give it at least {-(-least // 1024)}KiB, which holds one page per directory, or 0 for none"
         found.append(config.problem("nvme_size", f"with its journal less than {page}", fix))
-    if sizes.nvme_slots + sizes.dram_pages > MOST_PAGES:
+    found += _check_against_machine(config, sizes, view)
+    if not found and sizes.nvme_slots + sizes.dram_pages > MOST_PAGES:
         why = f"more than {MOST_PAGES:,} pages of {sizes.page_size} tokens, DRAM included"
         found.append(config.problem("nvme_size", why, "Ask for less, or set a larger --page-size"))
-    found += _check_against_machine(config, sizes, view)
     if not found and 0 < (view.chunked_prefill_size or 0) > sizes.dram_tokens:
         logger.warning(
             "radixtier: %s holds %d tokens, less than one prefill chunk of %d: long prompts cannot be kept; "

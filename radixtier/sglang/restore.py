@@ -100,6 +100,11 @@ class Restoration:
                 self._mover.stats.restored, self._restorer.pages_total, time.monotonic() - self._begun,
             )  # fmt: skip
 
+    def abandon(self) -> None:
+        """Stop; what is not back yet stays on record for the next restart."""
+        self.over = True
+        self._restorer.cancel()
+
     def cancel(self) -> None:
         """Give up what is not back yet; its slots are given back in the next steps."""
         if not self._cancelled and not self.over:

@@ -19,6 +19,7 @@ from radixtier.io.trial import try_posix
 from radixtier.machine import Machine
 from radixtier.settings import load_config
 from radixtier.sglang.refusals import check_input, refuse
+from radixtier.tools.holders import lock_holders
 from radixtier.units import Unit
 
 logger = logging.getLogger(__name__)
@@ -89,11 +90,14 @@ def _check_input(config: RadixTierConfig, server_args: Any) -> list[Problem]:
 
 
 def _check_directories(config: RadixTierConfig) -> list[Problem]:
-    """Find the directories that hang; whatever else is wrong with one, `validate` finds it."""
+    """Find the directories that hang or that another server uses; what else is wrong with one, `validate` finds."""
     found = []
     for path in config.nvme_path:
         try:
             try_posix(Path(path))
+            for pid in list(lock_holders(Path(path)).values())[:1]:
+                fix = "Stop that server, or name another directory"
+                found.append(Problem(config.named("nvme_path"), path, f"in use by process {pid}", fix))
         except TimeoutError as error:
             fix = "Look at the drive or the mount, or name another directory"
             found.append(Problem(config.named("nvme_path"), path, str(error.strerror), fix))

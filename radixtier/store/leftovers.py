@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from radixtier.store.header import Header, HeaderError, read_header
-from radixtier.store.paths import OLD_LOCK, StoreFiles, find_stores, old_slabs, probe_files
+from radixtier.store.paths import OLD_LOCK, VOLATILE, StoreFiles, find_stores, old_slabs, probe_files
 from radixtier.store.slab import PATH_FLAG, StoreError, open_own, remove_own, take_lock
 
 logger = logging.getLogger(__name__)
@@ -44,13 +44,13 @@ def reclaim(ours: StoreFiles, header: Header, keep_others: bool) -> int:
         for path in probe_files(directory):
             if _age(path) > PROBE_LIFE_S:
                 remove_own(path)
-        if keep_others:
-            return sum(files.nbytes() for files in others)
+        kept = [files for files in others if keep_others and files.id != VOLATILE]
         for files in others:
-            _drop(files, header)
+            if files not in kept:
+                _drop(files, header)
+        return sum(files.nbytes() for files in kept)
     except OSError as e:
         raise StoreError(f"{PATH_FLAG} {directory}: {e.strerror or e}") from e
-    return 0
 
 
 def _drop(files: StoreFiles, header: Header) -> None:

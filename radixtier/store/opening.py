@@ -47,7 +47,7 @@ def open_volumes(
             claim(files.directory)
             locks.append(lock(files.directory, rank))
             undo.callback(unlock, locks[-1])
-        aside = sum(reclaim(files, header, keep_others and identity is not None) for files in places)
+        aside = sum(reclaim(files, header, keep_others) for files in places)
         n_slots = slots_for(capacity - aside, page_bytes, page_tokens, len(places))
         if not n_slots:
             least = footprint(len(places), page_bytes, page_tokens, len(places)) + aside

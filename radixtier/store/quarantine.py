@@ -10,6 +10,7 @@ import logging
 import random
 import threading
 import time
+from itertools import chain, islice
 
 import numpy as np
 
@@ -32,28 +33,28 @@ class Quarantine:
     def __init__(self, slot_bytes: int) -> None:
         self._slot_bytes = slot_bytes
         self._lock = threading.Lock()
-        self._due: dict[int, float] = {}  # in the order of the next tests
+        self._new: dict[int, None] = {}
+        self._due: dict[int, float] = {}  # those that failed, in the order of their next tests
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._new) + len(self._due)
 
     @property
     def slots(self) -> list[int]:
         """The quarantined slots."""
         with self._lock:
-            return sorted(self._due)
+            return sorted([*self._new, *self._due])
 
     def add(self, slots: Ints) -> None:
         """Quarantine slots, to be tested at once."""
-        now = time.monotonic()
         with self._lock:
-            # Before those that have failed: these can wait.
-            self._due = {**dict.fromkeys(slots.tolist(), now), **self._due}
+            self._new.update(dict.fromkeys(slots.tolist()))
 
     def due(self, now: float) -> list[int]:
         """Return the slots whose test is due, at most `TESTS_AT_ONCE`."""
         with self._lock:
-            return [slot for slot, at in self._due.items() if at <= now][:TESTS_AT_ONCE]
+            again = (slot for slot, at in self._due.items() if at <= now)
+            return list(islice(chain(self._new, again), TESTS_AT_ONCE))
 
     def test(self, engine: Engine, slots: list[int]) -> Ints:
         """Test slots; return those that work and are quarantined no longer."""
@@ -65,7 +66,8 @@ class Quarantine:
                 logger.exception("radixtier: a test of slot %d failed", slot)
         with self._lock:
             for slot in slots:
-                self._due.pop(slot)
+                self._new.pop(slot, None)
+                self._due.pop(slot, None)
                 if slot not in good:
                     self._due[slot] = time.monotonic() + RETRY_S
         return np.array(good, dtype=np.int64)
@@ -86,5 +88,5 @@ class Quarantine:
     def empty(self) -> Ints:
         """Forget all slots, since the drive is a new one, and return them."""
         with self._lock:
-            slots, self._due = list(self._due), {}
+            slots, self._new, self._due = [*self._new, *self._due], {}, {}
         return np.array(slots, dtype=np.int64)

@@ -31,8 +31,7 @@ class SlotTable:
         """Slots per drive."""
         self.n_slots = self.each * len(taken)
         self.quarantined = 0
-        self.freeing = 0
-        """Slots that were disowned and not settled yet."""
+        self._freeing = [0] * len(taken)
         self._quarantined = [0] * len(taken)
         self._maps = [ExtentMap(self.each, used) for used in taken]
         self._stripe = stripe
@@ -62,6 +61,11 @@ class SlotTable:
     def drive(self, d: int) -> tuple[ExtentMap, int]:
         """Return the free extents of a drive, and how many of its slots are quarantined."""
         return self._maps[d], self._quarantined[d]
+
+    def room(self, usable: Sequence[bool]) -> tuple[int, int]:
+        """Return how many slots of usable drives are free, and how many are disowned and not settled yet."""
+        free = sum(m.free_slots for m, ok in zip(self._maps, usable, strict=True) if ok)
+        return free, sum(n for n, ok in zip(self._freeing, usable, strict=True) if ok)
 
     def alloc(self, n: int, usable: Sequence[bool]) -> Ints | None:
         """Take ``n`` slots of usable drives, in filling order; None if fewer are free."""
@@ -96,13 +100,13 @@ class SlotTable:
         assert self._used[slots].all(), "a slot is freed that is not in use"
         self._assert_quiet(slots)
         self._used[slots] = False
-        self.freeing += len(slots)
+        self._add(self._freeing, slots, 1)
 
     def settle(self, slots: Ints) -> Ints:
         """Let disowned slots be free, or quarantine them; return the quarantined ones."""
         suspect = self._suspect[slots] & ~self._gone[slots]
         bad = slots[suspect]
-        self.freeing -= len(slots)
+        self._add(self._freeing, slots, -1)
         self._gone[slots] = False
         self.give(slots[~suspect])
         self._quarantine(bad, 1)
@@ -121,8 +125,12 @@ class SlotTable:
 
     def _quarantine(self, slots: Ints, sign: int) -> None:
         self.quarantined += sign * len(slots)
-        for d, n in enumerate(np.bincount(slots // self.each, minlength=len(self._maps)).tolist()):
-            self._quarantined[d] += sign * n
+        self._add(self._quarantined, slots, sign)
+
+    def _add(self, counts: list[int], slots: Ints, sign: int) -> None:
+        """Count slots per drive."""
+        for d, n in enumerate(np.bincount(slots // self.each, minlength=len(counts)).tolist()):
+            counts[d] += sign * n
 
     def give(self, slots: Ints) -> None:
         """Put slots back into the free extents."""

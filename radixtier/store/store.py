@@ -147,10 +147,9 @@ class PageStore:
         """Slots handed out and not freed, transfers in flight or not, and freed ones until their rows are deleted."""
         return self._slots.used_slots
 
-    @property
-    def freeing_slots(self) -> int:
-        """Slots given back that become free without more ado, once their rows are deleted."""
-        return self._slots.freeing
+    def room(self) -> tuple[int, int]:
+        """Return the slots that `alloc` can hand out now, and those on their way there: only their rows must go."""
+        return self._slots.room([drive.writable for drive in self._drives])
 
     @property
     def quarantined(self) -> int:

@@ -141,8 +141,7 @@ def make_plan(directory: Path, size: int | None, pages: Sequence[int], rounds: i
         size = min(DEFAULT_SIZE, most)
     if size > most:
         raise BadValue(
-            f"--size {format_bytes(size)} needs {format_bytes(SHARE * size)} of free space in {directory}, which has"
-            f" {format_bytes(free)}",
+            f"--size {format_bytes(size)} is more than 1/{SHARE} of the {format_bytes(free)} free in {directory}",
             f"Give at most {format_bytes(most)}, or a directory on another drive",
         )
     if rounds < 1:

@@ -191,6 +191,50 @@ def test_a_flush_during_the_restoration_forgets_all_of_it(make_server: Any, monk
         assert server.serve(prompt).hit == 0
 
 
+def test_a_graceful_stop_during_the_restoration_loses_nothing(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_server(**SIZES)
+    prompts = [first.prompt(4, seed) for seed in range(12)]
+    for prompt in prompts:
+        first.serve(prompt)
+        first.settle()
+    first.cache.release_host_resources()
+    monkeypatch.setattr("radixtier.sglang.restore.FIRST_S", 0.0)
+    second = make_server(**SIZES, directory=first.directory)
+    assert second.cache._restoration is not None
+    second.cache.release_host_resources()
+    third = started(first.directory, make_server)
+    assert third.table.count[State.COLD] == 48
+
+
+def test_a_full_store_forgets_nothing_while_its_paths_come_back(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_server(**SIZES)
+    prompts = [first.prompt(4, seed) for seed in range(16)]
+    for prompt in prompts:
+        first.serve(prompt)
+        first.settle()
+    on_record(first)
+    first.serve(prompts[0])
+    first.cache.release_host_resources()
+    monkeypatch.setattr("radixtier.sglang.restore.FIRST_S", 0.0)
+    monkeypatch.setattr("radixtier.sglang.cache.IDLE_STEP_S", 0.0)
+    monkeypatch.setattr("radixtier.sglang.cache.STEP_S", 0.0)
+    server = make_server(**SIZES, directory=first.directory)
+    for seed in range(100, 103):
+        server.serve(server.prompt(4, seed))
+        server.settle_transfers()
+    assert server.cache.mover.slots_wanted > 0 and server.cache._restoration is not None
+    monkeypatch.setattr("radixtier.sglang.cache.IDLE_STEP_S", 0.1)
+    restore_all(server)
+    server.settle()
+    server.evict_hbm()
+    assert server.serve(prompts[0]).hit == 16, "the hottest is still there"
+    server.check()
+
+
 def wait_for_slots(server: Server) -> None:
     """Wait until the journal has forgotten what was freed."""
     end = time.monotonic() + WAIT_S

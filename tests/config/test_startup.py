@@ -21,6 +21,7 @@ from radixtier.io.trial import NOT_INSTALLED, Verdict
 from radixtier.machine import Machine
 from radixtier.sglang import resolution, startup
 from radixtier.sglang.refusals import RadixTierConfigError
+from radixtier.store.slab import lock, unlock
 from radixtier.units import Size, Unit
 
 SIZES = ["--radix-tier-hbm-size", "4MiB", "--radix-tier-dram-size", "8MiB"]
@@ -209,6 +210,17 @@ def test_kvikio_where_it_does_not_work(
     resolved(model, *flags)
     [line] = refused(capsys, model, *flags, "/nope")
     assert line.startswith("--radix-tier-nvme-path /nope: the directory does not exist")
+
+
+def test_a_directory_that_another_server_uses_is_refused_with_its_pid(tmp_path: Path) -> None:
+    fd = lock(tmp_path, 0)
+    try:
+        config = RadixTierConfig(enable=True, nvme_path=(str(tmp_path),))
+        (problem,) = startup._check_directories(config)
+        assert f"in use by process {os.getpid()}" in str(problem) and str(tmp_path) in str(problem)
+    finally:
+        unlock(fd)
+    assert startup._check_directories(config) == []
 
 
 def test_a_directory_that_hangs_is_not_touched(

@@ -57,12 +57,24 @@ def test_it_can_be_kept_and_counts(tmp_path: Path) -> None:
     assert len(find_stores(tmp_path)) == 2
 
 
-def test_nothing_is_kept_for_a_store_that_keeps_nothing(tmp_path: Path) -> None:
+def test_a_store_that_nothing_outlives_keeps_what_it_is_to_keep(tmp_path: Path) -> None:
     open_slab(tmp_path).close()
-    opened = open_slab(tmp_path, identity=None, keep_others=True)
-    assert [files.id for files in find_stores(tmp_path)] == ["volatile"]
+    before = [files.id for files in find_stores(tmp_path)]
+    opened = open_slab(tmp_path, 2 * CAPACITY, identity=None, keep_others=True)
+    assert sorted(files.id for files in find_stores(tmp_path)) == sorted([*before, "volatile"])
     opened.close()
-    assert names(tmp_path) == {"radixtier-r0.lock"}
+    assert [files.id for files in find_stores(tmp_path)] == before
+
+
+def test_nobody_keeps_what_nobody_can_read(tmp_path: Path) -> None:
+    opened = open_slab(tmp_path, identity=None)
+    left = opened.slab.path.read_bytes()
+    opened.close()
+    opened.slab.path.write_bytes(left)
+    opened.slab.path.chmod(0o600)
+    opened = open_slab(tmp_path, keep_others=True)
+    assert "volatile" not in [files.id for files in find_stores(tmp_path)]
+    opened.close()
 
 
 def test_a_volatile_store_that_was_killed_is_removed(tmp_path: Path) -> None:

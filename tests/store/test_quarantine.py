@@ -130,6 +130,5 @@ def test_a_restart_remembers_broken_slots(make_rig: MakeRig, quick: None, monkey
 def test_many_are_tested_a_few_at_a_time() -> None:
     aside = Quarantine(4096)
     aside.add(np.arange(100))
-    assert len(aside) == 100 and aside.due(1e18) == list(range(TESTS_AT_ONCE))
-    assert aside.due(0.0) == []
+    assert len(aside) == 100 and aside.due(0.0) == list(range(TESTS_AT_ONCE)), "at once, whatever the time"
     assert sorted(aside.empty().tolist()) == list(range(100)) and len(aside) == 0
