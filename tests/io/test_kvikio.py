@@ -149,7 +149,7 @@ def test_a_failing_close_is_told_and_closes(
     engine.open(path, SIZE)
     say("fail-at-close")
     engine.close()
-    assert [r.message for r in caplog.records] == ["kvikio could not close a file: no close today"]
+    assert [r.message for r in caplog.records] == ["radixtier: kvikio could not close a file: no close today"]
     assert set(os.listdir("/proc/self/fd")) == before
 
 
