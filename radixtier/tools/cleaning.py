@@ -14,6 +14,7 @@ from radixtier.footprint import database_bytes, log_bytes
 from radixtier.store import journal_files
 from radixtier.store.header import Header
 from radixtier.store.journal import Batch, Journal
+from radixtier.store.journal_reader import JournalReader
 from radixtier.store.paths import OLD_LOCK, VOLATILE, StoreFiles, find_stores, old_slabs
 from radixtier.store.slab import StoreError, open_own, remove_own, take_lock, unlock
 from radixtier.tools.leftovers import find_leftovers, remove_leftover
@@ -50,9 +51,11 @@ def scrub(drive: OfflineDrive, progress: Callable[[int], None]) -> Scrubbed:
     JournalError, OSError
         When it cannot be read or written.
     """
-    header, journal = _for_writing(drive)
+    header, reader = _readable(drive)
+    # Before the journal is opened for writing, which drops what it cannot use without a word about each.
+    verdict = verify(drive.files.slab, header, reader, progress)
+    journal = _for_writing(drive, header)
     try:
-        verdict = verify(drive.files.slab, header, journal, progress)
         if verdict.bad:
             journal.apply(Batch(frees=[(bad.slot, bad.pages) for bad in verdict.bad]))
             _set_aside(journal, verdict.bad)
@@ -61,23 +64,27 @@ def scrub(drive: OfflineDrive, progress: Callable[[int], None]) -> Scrubbed:
         journal.close()
 
 
-def _for_writing(drive: OfflineDrive) -> tuple[Header, Journal]:
-    """Open the journal of a drive for writing, instead of for reading."""
+def _readable(drive: OfflineDrive) -> tuple[Header, JournalReader]:
     if drive.header is None or drive.journal is None:
         why = drive.trouble or "nothing in it outlives its server"
         fix = "a server starts with an empty store there, radixtier store clear removes it"
         raise StoreError(f"{drive.directory}: store {drive.files.id}: {why}: {fix}")
-    drive.journal.close()
-    tokens = drive.header.page_tokens
-    journal = Journal.open(
+    return drive.header, drive.journal
+
+
+def _for_writing(drive: OfflineDrive, header: Header) -> Journal:
+    """Open the journal of a drive for writing, instead of for reading."""
+    if drive.journal is not None:
+        drive.journal.close()
+    tokens = header.page_tokens
+    return Journal.open(
         drive.files.db,
-        store_id=drive.header.store_id,
+        store_id=header.store_id,
         n_slots=drive.n_slots,
         page_tokens=tokens,
         max_bytes=database_bytes(drive.n_slots, tokens),
         log_bytes=log_bytes(drive.n_slots, tokens),
     )
-    return drive.header, journal
 
 
 def _set_aside(journal: Journal, bad: Sequence[Bad]) -> None:
