@@ -47,7 +47,7 @@ class Machine:
         return cls(ram_bytes=min([available, *(room for room in limits if room is not None)]))
 
 
-def free_disk_bytes(path: str) -> int:
+def free_disk_bytes(path: str | Path) -> int:
     """Return the bytes that an unprivileged user may still write under ``path``."""
     stats = os.statvfs(path)
     return stats.f_bavail * stats.f_frsize
@@ -79,10 +79,11 @@ def file_systems(directories: Iterable[str]) -> list[FileSystem]:
 def _room(directories: list[str]) -> int:
     """Return the free bytes of the file system that holds all of these, ours in them counted as free."""
     found = {file for d in directories for file in glob.glob(os.path.join(glob.escape(d), STORE_FILES))}
-    return free_disk_bytes(directories[0]) + sum(_allocated(file) for file in found)
+    return free_disk_bytes(directories[0]) + sum(allocated_bytes(file) for file in found)
 
 
-def _allocated(file: str) -> int:
+def allocated_bytes(file: str | Path) -> int:
+    """Return the bytes that a file takes on disk, 0 if there is none; a link counts for itself."""
     try:
         return os.lstat(file).st_blocks * 512
     except OSError:  # gone since it was listed

@@ -35,7 +35,7 @@ from radixtier.demo.play import ProbeResult, Turn, ask, play_chats, play_probes,
 from radixtier.demo.report import Result, build_result, passed, summary, table
 from radixtier.demo.screen import Screen
 from radixtier.demo.server import CPU_FLAGS, Server, ServerFailed
-from radixtier.machine import free_disk_bytes
+from radixtier.machine import file_system_type, free_disk_bytes
 from radixtier.units import format_bytes
 
 KV_BYTES_PER_TOKEN = 46080
@@ -242,9 +242,9 @@ def _run_directory(store_bytes: int) -> Path:
     root = cache_root() / "demo"
     root.mkdir(parents=True, exist_ok=True)
     root = root.resolve()
-    if filesystem_of(root) in _MEMORY_FILESYSTEMS:
+    if (kind := file_system_type(str(root))) in _MEMORY_FILESYSTEMS:
         raise DemoFailed(
-            f"{root} is on {filesystem_of(root)}, which is memory and not a disk: "
+            f"{root} is on {kind}, which is memory and not a disk: "
             "set RADIXTIER_CACHE to a directory on a disk"
         )
     free = free_disk_bytes(str(root))
@@ -255,17 +255,6 @@ def _run_directory(store_bytes: int) -> Path:
         )
     stamp = time.strftime("%Y%m%d-%H%M%S-")
     return Path(tempfile.mkdtemp(prefix=stamp, dir=root))
-
-
-def filesystem_of(path: Path) -> str:
-    """Return the type of the file system that `path` (resolved) is on, as the kernel names it."""
-    best, kind = "", "unknown"
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, mount, name, *_ = line.split()
-        mount = mount.encode().decode("unicode_escape")
-        if (path == Path(mount) or Path(mount) in path.parents) and len(mount) >= len(best):
-            best, kind = mount, name
-    return kind
 
 
 @contextmanager

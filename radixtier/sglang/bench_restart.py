@@ -30,6 +30,7 @@ from radixtier.identity import Space, StoreIdentity, Stretch, namespace_seed
 from radixtier.io.frames import FrameBuffer, aligned_memory
 from radixtier.io.posix import PosixEngine
 from radixtier.mover import Mover
+from radixtier.store.journal import Batch, Journal, Row
 from radixtier.store.restorer import Restorer
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import ResidencyTable
@@ -108,8 +109,6 @@ def fill(directory: Path, n_pages: int, page_size: int) -> None:
     """Make the store: open it once, and enter rows for all its slots."""
     store, _ = _open(directory, n_pages, page_size)
     assert store.close(60.0)
-    from radixtier.store.journal import Batch, Journal
-
     (path,) = directory.glob("*.db")
     known = Journal.open_readonly(path)
     store_id = known.store_id
@@ -118,19 +117,17 @@ def fill(directory: Path, n_pages: int, page_size: int) -> None:
         path, store_id=store_id, n_slots=n_pages, page_tokens=page_size,
         max_bytes=database_bytes(n_pages, page_size), log_bytes=log_bytes(n_pages, page_size),
     )  # fmt: skip
-    batch = Batch([], [], [])
+    batch = Batch()
     for row in _rows(n_pages, page_size):
         batch.adds.append(row)
         if len(batch.adds) == 500:
             journal.apply(batch)
-            batch = Batch([], [], [])
+            batch = Batch()
     journal.apply(batch)
     journal.close()
 
 
-def _rows(n_pages: int, page_size: int) -> Iterator[Any]:
-    from radixtier.store.journal import Row
-
+def _rows(n_pages: int, page_size: int) -> Iterator[Row]:
     rng = np.random.default_rng(0)
     space = Space()
     front = b""
@@ -204,17 +201,13 @@ def _warm_up(page_size: int) -> None:
 
 def _restore(mover: Mover, restorer: Restorer) -> None:
     ends: dict[bytes, int] = {}
-    while not restorer.done or restorer.wait(0):
-        taken = restorer.take(64)
-        for stored in taken:
+    while not restorer.done:
+        restorer.wait(1.0)
+        for stored in restorer.take(64):
             parent = ends.pop(stored.stretch.front, None)
             pages = mover.restore(stored.stretch, stored.slots, stored.checksums, parent)
             assert pages is not None
             ends[stored.stretch.keys[-1].tobytes()] = int(pages[-1])
-        if not taken:
-            if restorer.done:
-                return
-            restorer.wait(1.0)
 
 
 def _tree_child(directory: Path, n_pages: int, page_size: int) -> dict[str, Any]:

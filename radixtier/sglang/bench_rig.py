@@ -18,7 +18,7 @@ from typing import Any
 
 from radixtier.footprint import footprint
 from radixtier.io.frames import FrameBuffer
-from radixtier.io.probe import choose_engine
+from radixtier.io.probe import engine_factory
 from radixtier.sglang.identity import PageShape
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
@@ -152,7 +152,7 @@ def _open_store(
         footprint(n_slots, frames.page_bytes, shape.page_size),
         frames,
         page_tokens=shape.page_size,
-        engine=lambda path: choose_engine("auto", path).engine,
+        engine=engine_factory("auto"),
         wake=wake,
     )
 

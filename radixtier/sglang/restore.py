@@ -117,14 +117,14 @@ class Restoration:
         whole.frombytes(tokens.astype(np.int64).tobytes())
         return RadixKey(whole, space.extra_key, self._cache.tree_core.is_eagle, cache_salt=space.cache_salt)
 
-    def _hashes(self, key: Any) -> list[str]:
-        """One hash per page: SGLang's own where its cache events tell them to others, else empty ones."""
+    def _hashes(self, key: Any, first: int) -> list[str]:
+        """One hash per page from ``first`` on: SGLang's own where its cache events tell them to others, else empty."""
         if not self._cache.tells_events:
-            return [""] * (len(key) // self._cache.page_size)
+            return [""] * (len(key) // self._cache.page_size - first)
         from sglang.srt.mem_cache.utils import get_storage_hash_str
 
         hashes: list[str] = get_storage_hash_str(key, page_size=self._cache.page_size)
-        return hashes
+        return hashes[first:]
 
     def _insert(self, stored: Stored) -> None:
         cache, mover, page_size = self._cache, self._mover, self._cache.page_size
@@ -145,7 +145,7 @@ class Restoration:
         pages = mover.restore(stretch.part(there, len(stretch)), slots[there:], stored.checksums[there:], last)
         if pages is None:
             return
-        hashes = self._hashes(key)[matched // page_size :]
+        hashes = self._hashes(key, matched // page_size)
         result = cache.tree_core.insert_host(node, key[matched:], cache.tokens_of(pages), hashes)
         apply_actions(cache, result.cache_actions)
         if result.host_insert_dropped or result.prefix_len:

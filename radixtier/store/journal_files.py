@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from radixtier.footprint import BLOCK
+from radixtier.store.paths import files_of, is_our_file, sync_directory
 from radixtier.store.rows import JournalError
 
 FORMAT = 1
@@ -58,11 +59,6 @@ _OF_THE_SYSTEM = {_BUSY, _IOERR, _FULL, _CANTOPEN}
 """Errors that say nothing about what is in the file."""
 
 
-def files_of(path: Path) -> list[Path]:
-    """Return the database and everything that SQLite keeps beside it."""
-    return [path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))]
-
-
 @contextlib.contextmanager
 def guarded(path: Path, doing: str) -> Iterator[None]:
     """Turn what SQLite and the system raise into `JournalError`."""
@@ -102,7 +98,7 @@ def check_owner(path: Path) -> int | None:
             found = file.lstat()
         except FileNotFoundError:
             continue
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        if not is_our_file(found):
             kind = "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not our plain file"
             raise JournalError(f"{file} {kind}: remove it or give another directory")
         if found.st_mode & 0o777 != 0o600:
@@ -116,16 +112,7 @@ def remove(path: Path) -> None:
     """Delete all files, durable on return. The database goes first: a log alone brings nothing back."""
     for file in files_of(path):
         file.unlink(missing_ok=True)
-    sync_directory(path)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names of files in the directory of ``path`` durable."""
-    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(path.parent)
 
 
 def create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
@@ -145,7 +132,7 @@ def create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
         db.execute(f"PRAGMA user_version = {FORMAT}")
         db.execute("COMMIT")
         checkpoint(db)
-        sync_directory(path)
+        sync_directory(path.parent)
     except BaseException:
         db.close()
         raise

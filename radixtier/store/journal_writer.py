@@ -19,6 +19,7 @@ from radixtier.footprint import BLOCK
 from radixtier.identity import Space
 from radixtier.store import journal_files as files
 from radixtier.store.journal_reader import ANYWHERE, read_spaces
+from radixtier.store.paths import files_of
 from radixtier.store.rows import COLUMNS, JournalError, Row, decode, encode, encode_text, encode_used, row_bytes, valid
 
 _FRAME = BLOCK + 24
@@ -48,7 +49,7 @@ class JournalWriter:
 
     def __init__(self, path: Path, db: sqlite3.Connection, page_tokens: int, max_bytes: int, log_bytes: int) -> None:
         self._db = db
-        self._log = files.files_of(path)[1]
+        self._log = files_of(path)[1]
         self._page_tokens = page_tokens
         self._valid = valid(ANYWHERE, page_tokens)
         self._log_limit = log_bytes - _INDEX_BYTES * (1 + log_bytes // (_FRAME * _INDEX_FRAMES))

@@ -42,7 +42,7 @@ def reclaim(ours: StoreFiles, header: Header, keep_others: bool) -> int:
         others = [files for files in find_stores(directory, ours.rank) if files != ours]
         _reclaim_old(directory)
         for path in probe_files(directory):
-            if _age(path) > PROBE_LIFE_S:
+            if age(path) > PROBE_LIFE_S:
                 remove_own(path)
         kept = [files for files in others if keep_others and files.id != VOLATILE]
         for files in others:
@@ -98,7 +98,8 @@ def _old_lock(path: Path) -> int:
             return fd
 
 
-def _age(path: Path) -> float:
+def age(path: Path) -> float:
+    """Return the seconds since a file was written, 0.0 if there is none."""
     try:
         return time.time() - path.lstat().st_mtime
     except FileNotFoundError:

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from radixtier.identity import StoreIdentity
+from radixtier.io.files import SCRATCH_PREFIX
+from radixtier.machine import allocated_bytes
 
 PREFIX = "radixtier"
 
@@ -26,10 +29,9 @@ VOLATILE = "volatile"
 OLD_LOCK = f"{PREFIX}.lock"
 """Lock of release 0.1."""
 
-_DB_SUFFIXES = (".db", ".db-wal", ".db-shm", ".db-journal")
 _STORE = re.compile(rf"{PREFIX}-r(\d+)-([0-9a-f]{{12}}|{VOLATILE})(\.slab|\.db|\.db-wal|\.db-shm|\.db-journal)")
 _OLD_SLAB = re.compile(rf"{PREFIX}-\d+\.slab")
-_PROBE = re.compile(rf"{PREFIX}-probe-[\w.-]+")
+_PROBE = re.compile(rf"{re.escape(SCRATCH_PREFIX)}[\w.-]+")
 
 
 class StoreFiles(NamedTuple):
@@ -52,11 +54,30 @@ class StoreFiles(NamedTuple):
     @property
     def databases(self) -> list[Path]:
         """The database and what SQLite keeps beside it; each may be absent."""
-        return [self.slab.with_suffix(suffix) for suffix in _DB_SUFFIXES]
+        return files_of(self.db)
 
     def nbytes(self) -> int:
         """Return the bytes that the files take on disk."""
-        return sum(_allocated(path) for path in (self.slab, *self.databases))
+        return sum(allocated_bytes(path) for path in (self.slab, *self.databases))
+
+
+def files_of(database: Path) -> list[Path]:
+    """Return a database and everything that SQLite keeps beside it."""
+    return [database, *(database.with_name(database.name + suffix) for suffix in ("-wal", "-shm", "-journal"))]
+
+
+def is_our_file(found: os.stat_result) -> bool:
+    """Whether it is a plain file of this user under one name only."""
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
+
+
+def sync_directory(directory: Path) -> None:
+    """Return when the names in a directory are durable; raises `OSError`."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def store_id(identity: StoreIdentity | None) -> str:
@@ -88,10 +109,3 @@ def probe_files(directory: Path) -> list[Path]:
 
 def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
     return (directory / name for name in sorted(os.listdir(directory)) if pattern.fullmatch(name))
-
-
-def _allocated(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except OSError:
-        return 0

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from radixtier.identity import Space
 from radixtier.store.catalog import Catalog
+from radixtier.store.jobs import expand
 from radixtier.store.journal_reader import JournalReader
 from radixtier.store.prefixes import Tokens
 from radixtier.store.restore_walk import Stored, Walk
@@ -197,6 +198,5 @@ def _nbytes(stored: Stored) -> int:
 def _slots_in(extents: Ints) -> npt.NDArray[np.bool_]:
     """Return which slots the extents have, as flags up to the last one."""
     flags = np.zeros(int(extents.sum(axis=1).max(initial=0)), dtype=np.bool_)
-    for slot, pages in extents.tolist():
-        flags[slot : slot + pages] = True
+    flags[expand(extents)] = True
     return flags

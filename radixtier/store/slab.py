@@ -16,8 +16,9 @@ import stat
 from pathlib import Path
 
 from radixtier.footprint import BLOCK, HEADER_BYTES, footprint
+from radixtier.machine import free_disk_bytes
 from radixtier.store.header import Header, HeaderError
-from radixtier.store.paths import PREFIX, StoreFiles, lock_path
+from radixtier.store.paths import PREFIX, StoreFiles, is_our_file, lock_path, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -152,23 +153,17 @@ def _reserve(fd: int, directory: Path, nbytes: int) -> None:
         os.ftruncate(fd, before)  # a file system filled to the brim by a failed start would hurt everybody on it
         raise StoreError(
             f"{SIZE_FLAG}: cannot reserve {nbytes} bytes in {directory}: {e.strerror}: "
-            f"{free_bytes(directory)} bytes are free there, give less or another {PATH_FLAG}"
+            f"{free_disk_bytes(directory)} bytes are free there, give less or another {PATH_FLAG}"
         ) from e
 
 
 def _check_room(files: StoreFiles, needed: int, min_free: int) -> None:
-    room = free_bytes(files.directory) + files.nbytes()
+    room = free_disk_bytes(files.directory) + files.nbytes()
     if min_free and room < needed + min_free:
         raise StoreError(
             f"{MIN_FREE_FLAG}: {needed} bytes for the store in {files.directory} would leave {max(0, room - needed)} "
             f"bytes free there instead of {min_free}: lower {SIZE_FLAG} or {MIN_FREE_FLAG}"
         )
-
-
-def free_bytes(directory: Path) -> int:
-    """Return what an unprivileged user may still write in a directory; raises `OSError`."""
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
 
 
 def claim(directory: Path) -> None:
@@ -244,7 +239,7 @@ def open_own(path: Path) -> int:
     except OSError as e:
         reason = "is a symbolic link" if e.errno == errno.ELOOP else (e.strerror or str(e))
         raise StoreError(f"{PATH_FLAG}: {path} {reason}: remove it or give another directory") from e
-    if not _is_ours(os.fstat(fd)):
+    if not is_our_file(os.fstat(fd)):
         os.close(fd)
         raise StoreError(f"{PATH_FLAG}: {path} is not our plain file: remove it or give another directory")
     os.fchmod(fd, 0o600)
@@ -255,7 +250,7 @@ def remove_own(path: Path) -> None:
     """Delete our file if it is there; refuse links, special files and other owners with a `StoreError`."""
     try:
         found = path.lstat()
-        if not _is_ours(found):
+        if not is_our_file(found):
             what = "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not our plain file"
             raise StoreError(f"{PATH_FLAG}: {path} {what}: remove it or give another directory")
         path.unlink()
@@ -263,16 +258,3 @@ def remove_own(path: Path) -> None:
         return
     except OSError as e:
         raise StoreError(f"{PATH_FLAG}: {path} cannot be removed: {e.strerror}: give another directory") from e
-
-
-def sync_directory(directory: Path) -> None:
-    """Return when the names in a directory are durable; raises `OSError`."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _is_ours(found: os.stat_result) -> bool:
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1

@@ -18,11 +18,12 @@ from pathlib import Path
 from radixtier.footprint import BLOCK, database_bytes, log_bytes
 from radixtier.io.engine import Engine, transfer
 from radixtier.io.frames import aligned_memory
+from radixtier.machine import free_disk_bytes
 from radixtier.store.header import Header
 from radixtier.store.journal import Journal, JournalError
 from radixtier.store.journal_files import read_ahead
 from radixtier.store.paths import VOLATILE, StoreFiles, lock_path
-from radixtier.store.slab import PATH_FLAG, Slab, StoreError, claim, free_bytes, lock, open_slab, unlock
+from radixtier.store.slab import PATH_FLAG, Slab, StoreError, claim, lock, open_slab, unlock
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Volume:
         """Return why the file system has too little free space; raises `OSError`."""
         if not self.plan.min_free:
             return None
-        free = free_bytes(self.directory)
+        free = free_disk_bytes(self.directory)
         if free >= self.plan.min_free:
             return None
         return f"its file system has {free} bytes free, less than the {self.plan.min_free} that are to stay free"

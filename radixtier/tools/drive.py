@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from radixtier.footprint import BLOCK
 from radixtier.io.probe import probe_report
-from radixtier.machine import file_systems
+from radixtier.machine import file_systems, free_disk_bytes
 from radixtier.store.header import HeaderError, read_header
 from radixtier.store.paths import PREFIX, find_stores
-from radixtier.store.slab import free_bytes
 from radixtier.store.store import IO_BYTES, THREADS
 from radixtier.tools.findings import Finding
 from radixtier.tools.holders import lock_holders
@@ -184,7 +183,7 @@ def check_engines(report: dict[str, Any]) -> Iterator[Finding]:
 
 def measure(directory: Path, *, direct: bool) -> Speed | None:
     """Write a file in large transfers, then read it; None where there is no room. Raises `OSError`."""
-    nbytes = min(SPEED_BYTES, free_bytes(directory) // 4) // PIECE_BYTES * PIECE_BYTES
+    nbytes = min(SPEED_BYTES, free_disk_bytes(directory) // 4) // PIECE_BYTES * PIECE_BYTES
     if not nbytes:
         return None
     loop = Loop(random_memory(2 * THREADS * IO_BYTES))

@@ -6,10 +6,9 @@ Owns nothing. Invariant: only names of ours count, and only what no process can 
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
-from radixtier.store.leftovers import PROBE_LIFE_S
+from radixtier.store.leftovers import PROBE_LIFE_S, age
 from radixtier.store.paths import find_stores, probe_files
 from radixtier.store.slab import remove_own
 from radixtier.tools.scratch import abandoned
@@ -21,12 +20,12 @@ def find_leftovers(directory: Path, *, settled: bool = False) -> list[Path]:
     Files that are young enough to be those of a test or a start that goes on are left out, but for databases when
     ``settled``: nobody can be starting, since the caller holds the locks.
     """
-    found = [path for path in probe_files(directory) if _age(path) > PROBE_LIFE_S]
+    found = [path for path in probe_files(directory) if age(path) > PROBE_LIFE_S]
     found += abandoned(directory)
     for files in find_stores(directory):
         if not files.slab.exists():
             there = [path for path in files.databases if path.exists()]
-            found += [path for path in there if settled or _age(path) > PROBE_LIFE_S]
+            found += [path for path in there if settled or age(path) > PROBE_LIFE_S]
     return found
 
 
@@ -36,10 +35,3 @@ def remove_leftover(path: Path) -> None:
         shutil.rmtree(path)
     else:
         remove_own(path)
-
-
-def _age(path: Path) -> float:
-    try:
-        return time.time() - path.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -30,6 +30,15 @@ def restore_all(server: Server) -> None:
     raise AssertionError("the restoration never ended")
 
 
+def stored_prompts(server: Server, n: int, pages: int) -> list[list[int]]:
+    """Serve ``n`` prompts of ``pages`` pages each and let all of them reach NVMe."""
+    prompts = [server.prompt(pages, seed) for seed in range(n)]
+    for prompt in prompts:
+        server.serve(prompt)
+        server.settle()
+    return prompts
+
+
 def on_record(server: Server) -> None:
     """Wait until the journal knows of everything that was stored."""
     end = time.monotonic() + WAIT_S
@@ -44,6 +53,15 @@ def restarted(first: Server, make_server: Any, **options: Any) -> Server:
     return started(first.directory, make_server, **options)
 
 
+def still_restoring(first: Server, make_server: Any, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """Stop a server gracefully and start another that has nothing back yet."""
+    first.cache.release_host_resources()
+    monkeypatch.setattr("radixtier.sglang.restore.FIRST_S", 0.0)
+    server: Server = make_server(**SIZES, directory=first.directory)
+    assert server.cache._restoration is not None
+    return server
+
+
 def started(directory: Path, make_server: Any, **options: Any) -> Server:
     server: Server = make_server(**{**SIZES, "directory": directory, **options})
     restore_all(server)
@@ -55,10 +73,7 @@ def started(directory: Path, make_server: Any, **options: Any) -> Server:
 def test_prompts_come_back_whole_from_nvme_and_nothing_is_written_again(make_server: Any, layout: str) -> None:
     backend = {"layer_first": "kernel"}.get(layout, "direct")
     first = make_server(**SIZES, layout=layout, backend=backend)
-    prompts = [first.prompt(5, seed) for seed in range(6)]
-    for prompt in prompts:
-        first.serve(prompt)
-        first.settle()
+    prompts = stored_prompts(first, 6, pages=5)
     server = restarted(first, make_server, layout=layout, backend=backend)
     assert server.table.count[State.COLD] == 30 == server.cache.mover.stats.restored
     for prompt in prompts:
@@ -174,14 +189,8 @@ def test_after_a_weight_update_a_restart_finds_nothing_old_or_new(make_server: A
 
 def test_a_flush_during_the_restoration_forgets_all_of_it(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = make_server(**SIZES)
-    prompts = [first.prompt(4, seed) for seed in range(8)]
-    for prompt in prompts:
-        first.serve(prompt)
-        first.settle()
-    first.cache.release_host_resources()
-    monkeypatch.setattr("radixtier.sglang.restore.FIRST_S", 0.0)
-    server = make_server(**SIZES, directory=first.directory)
-    assert server.cache._restoration is not None
+    prompts = stored_prompts(first, 8, pages=4)
+    server = still_restoring(first, make_server, monkeypatch)
     server.cache.reset()
     server.settle()
     server.check()
@@ -195,14 +204,8 @@ def test_a_graceful_stop_during_the_restoration_loses_nothing(
     make_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make_server(**SIZES)
-    prompts = [first.prompt(4, seed) for seed in range(12)]
-    for prompt in prompts:
-        first.serve(prompt)
-        first.settle()
-    first.cache.release_host_resources()
-    monkeypatch.setattr("radixtier.sglang.restore.FIRST_S", 0.0)
-    second = make_server(**SIZES, directory=first.directory)
-    assert second.cache._restoration is not None
+    stored_prompts(first, 12, pages=4)
+    second = still_restoring(first, make_server, monkeypatch)
     second.cache.release_host_resources()
     third = started(first.directory, make_server)
     assert third.table.count[State.COLD] == 48
@@ -212,10 +215,7 @@ def test_a_full_store_forgets_nothing_while_its_paths_come_back(
     make_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make_server(**SIZES)
-    prompts = [first.prompt(4, seed) for seed in range(16)]
-    for prompt in prompts:
-        first.serve(prompt)
-        first.settle()
+    prompts = stored_prompts(first, 16, pages=4)
     on_record(first)
     first.serve(prompts[0])
     first.cache.release_host_resources()
@@ -246,10 +246,7 @@ def wait_for_slots(server: Server) -> None:
 
 def test_requests_are_served_while_the_rest_comes_back(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = make_server(**{**SIZES, "nvme": 256})
-    prompts = [first.prompt(4, seed) for seed in range(40)]
-    for prompt in prompts:
-        first.serve(prompt)
-        first.settle()
+    prompts = stored_prompts(first, 40, pages=4)
     first.cache.release_host_resources()
     monkeypatch.setattr("radixtier.sglang.restore.FIRST_S", 0.0)
     monkeypatch.setattr("radixtier.sglang.cache.IDLE_STEP_S", 0.0001)
@@ -268,10 +265,7 @@ def test_requests_are_served_while_the_rest_comes_back(make_server: Any, monkeyp
 
 def test_the_hottest_come_back_first_and_are_evicted_last(make_server: Any) -> None:
     first = make_server(**SIZES)
-    prompts = [first.prompt(4, seed) for seed in range(16)]
-    for prompt in prompts:
-        first.serve(prompt)
-        first.settle()
+    prompts = stored_prompts(first, 16, pages=4)
     on_record(first)
     first.serve(prompts[0])
     server = restarted(first, make_server)
@@ -286,10 +280,7 @@ def test_the_hottest_come_back_first_and_are_evicted_last(make_server: Any) -> N
 
 def test_a_smaller_tier_takes_what_fits(make_server: Any) -> None:
     first = make_server(**SIZES)
-    prompts = [first.prompt(4, seed) for seed in range(12)]
-    for prompt in prompts:
-        first.serve(prompt)
-        first.settle()
+    prompts = stored_prompts(first, 12, pages=4)
     server = restarted(first, make_server, nvme=20)
     assert 0 < server.table.count[State.COLD] <= 20
     for prompt in prompts:

@@ -14,7 +14,7 @@ from journal_rig import Page, after, check_sizes, opened, pages_of, row
 
 from radixtier.identity import Space
 from radixtier.store.journal import Batch, Journal, JournalError
-from radixtier.store.journal_files import files_of
+from radixtier.store.paths import files_of
 from radixtier.store.restorer import Restorer
 
 N_SLOTS = 1200

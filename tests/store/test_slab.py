@@ -37,6 +37,13 @@ def open_slab(directory: Path, capacity: int = CAPACITY, page_bytes: int = PAGE,
     return volume
 
 
+def put_old_bytes(directory: Path) -> None:
+    """Write something into the first slot."""
+    with (directory / SLAB_NAME).open("r+b") as file:
+        file.seek(HEADER_BYTES)
+        file.write(b"old")
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
@@ -144,9 +151,7 @@ def test_the_slab_of_an_earlier_run_is_kept(tmp_path: Path) -> None:
     opened = open_slab(tmp_path)
     header = opened.slab.header
     opened.close()
-    with (tmp_path / SLAB_NAME).open("r+b") as file:
-        file.seek(HEADER_BYTES)
-        file.write(b"old")
+    put_old_bytes(tmp_path)
     reopened = open_slab(tmp_path)
     assert reopened.slab.kept and reopened.slab.header == header
     assert (tmp_path / SLAB_NAME).read_bytes()[HEADER_BYTES:].startswith(b"old")
@@ -189,9 +194,7 @@ def test_another_capacity_cuts_or_grows_the_slab(tmp_path: Path, n: int) -> None
     opened = open_slab(tmp_path)
     header = opened.slab.header
     opened.close()
-    with (tmp_path / SLAB_NAME).open("r+b") as file:
-        file.seek(HEADER_BYTES)
-        file.write(b"old")
+    put_old_bytes(tmp_path)
     reopened = open_slab(tmp_path, footprint(n, PAGE, PAGE_TOKENS))
     assert reopened.slab.header == header
     found = (tmp_path / SLAB_NAME).stat()
@@ -276,12 +279,12 @@ def test_no_room_to_grow_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_free_space_of_others_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slab, "free_bytes", lambda directory: CAPACITY + 1000)
+    monkeypatch.setattr(slab, "free_disk_bytes", lambda directory: CAPACITY + 1000)
     with pytest.raises(StoreError, match=r"--radix-tier-nvme-min-free.*would leave 1000 bytes.*instead of 1001"):
         open_slab(tmp_path, min_free=1001)
     assert find_stores(tmp_path)[0].nbytes() == 0
     open_slab(tmp_path, min_free=1000).close()
-    monkeypatch.setattr(slab, "free_bytes", lambda directory: CAPACITY - slot_bytes(PAGE) * 10)
+    monkeypatch.setattr(slab, "free_disk_bytes", lambda directory: CAPACITY - slot_bytes(PAGE) * 10)
     open_slab(tmp_path, min_free=1).close()  # what it has taken already counts as free
 
 

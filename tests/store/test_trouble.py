@@ -429,8 +429,8 @@ def test_bytes_that_cannot_be_synced_do_not_go_on_record(make_rig: MakeRig) -> N
 
 def test_free_space_of_others_stays_free(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [1 << 40]
-    monkeypatch.setattr(slab, "free_bytes", lambda directory: free[0])
-    monkeypatch.setattr(volume, "free_bytes", lambda directory: free[0])
+    monkeypatch.setattr(slab, "free_disk_bytes", lambda directory: free[0])
+    monkeypatch.setattr(volume, "free_disk_bytes", lambda directory: free[0])
     rig = make_rig(identity=IDENTITY, min_free_bytes=1 << 30)
     put = rig.put(path_of(4))
     free[0] = (1 << 30) - 1
@@ -451,7 +451,7 @@ def test_a_file_system_that_cannot_be_asked_is_trouble(make_rig: MakeRig, monkey
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(volume, "free_bytes", fail)
+        patch.setattr(volume, "free_disk_bytes", fail)
         rig.until(ill(rig))
         assert "cannot be read" in (rig.store.health()[0].reason or "")
     rig.until(well(rig))

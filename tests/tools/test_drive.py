@@ -169,6 +169,6 @@ def test_a_broken_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_without_room_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(drive, "free_bytes", lambda directory: MIB)
+    monkeypatch.setattr(drive, "free_disk_bytes", lambda directory: MIB)
     found = check_drive(tmp_path)
     assert levels(found.findings)["speed"] == "warning" and found.speed is None
