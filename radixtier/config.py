@@ -14,11 +14,21 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from radixtier.control.address import Address, parse_address
 from radixtier.footprint import footprint, slot_bytes, slots_for
-from radixtier.machine import FileSystem, Machine, directory_fault, file_systems
-from radixtier.units import Size, Unit, format_bytes
+from radixtier.machine import FileSystem, Machine, directory_fault, drive_bytes, file_systems
+from radixtier.policy.admission import NAMES as ADMISSION_NAMES
+from radixtier.policy.eviction import NAMES
+from radixtier.policy.write_budget import parse_budget
+from radixtier.units import BadValue, Size, Unit, format_bytes
 
 IO_ENGINES = ("auto", "posix", "kvikio")
+
+EVICTIONS = NAMES
+ADMISSIONS = ADMISSION_NAMES
+
+CONTROL_SOCKET = "radixtier.sock"
+"""The control endpoint's socket beside the store."""
 
 OTHERS = ("reclaim", "keep")
 """What becomes of the store of another model or shape that lies in the directory."""
@@ -97,6 +107,13 @@ class RadixTierConfig:
         One of :data:`IO_ENGINES`.
     scrub : Size
         Bytes per second read in the background to verify pages; 0 for never.
+    eviction, admission : str
+        Policies, of :data:`EVICTIONS` and :data:`ADMISSIONS`.
+    write_budget : str
+        Most bytes written to NVMe, as :func:`radixtier.policy.write_budget.parse_budget` reads it.
+    control : str or None
+        Where the control endpoint listens, as :func:`radixtier.control.parse_address` reads it; None for
+        :data:`CONTROL_SOCKET` in the first directory.
     origin : Mapping[str, Origin]
         Where the given fields came from, for messages.
     """
@@ -110,6 +127,10 @@ class RadixTierConfig:
     nvme_others: str = "reclaim"
     io_engine: str = "auto"
     scrub: Size = SCRUB
+    eviction: str = "auto"
+    admission: str = "auto"
+    write_budget: str = "none"
+    control: str | None = None
     origin: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     def named(self, name: str) -> str:
@@ -144,7 +165,47 @@ class RadixTierConfig:
             found.append(self.problem("io_engine", "unknown engine", f"Use one of {', '.join(IO_ENGINES)}"))
         if self.nvme_others not in OTHERS:
             found.append(self.problem("nvme_others", "neither of the two", f"Use one of {', '.join(OTHERS)}"))
+        return found + self._check_policies()
+
+    def _check_policies(self) -> list[Problem]:
+        found = []
+        for name, known in (("eviction", EVICTIONS), ("admission", ADMISSIONS)):
+            if getattr(self, name) not in known:
+                found.append(self.problem(name, "unknown policy", f"Use one of {', '.join(known)}"))
+        try:
+            if self.bytes_per_day() is not None and not self.nvme_path:
+                fix = "Add --radix-tier-nvme-path DIRECTORY, or drop the budget"
+                found.append(self.problem("write_budget", "there is no NVMe tier to write to", fix))
+        except BadValue as error:
+            found.append(self.problem("write_budget", error.why, error.fix))
         return found
+
+    def bytes_per_day(self) -> int | None:
+        """Return the most bytes that may be written to NVMe per day, None for no limit; raises `BadValue`."""
+        usable = self.nvme_path and not any(map(directory_fault, self.nvme_path))
+        return parse_budget(self.write_budget, drive_bytes(self.nvme_path) if usable else None)
+
+    def control_address(self, key: bool) -> Address | None:
+        """Return where the control endpoint listens, None for nowhere.
+
+        Parameters
+        ----------
+        key : bool
+            Whether its clients need a key.
+
+        Raises
+        ------
+        BadValue
+            When that cannot be.
+        """
+        if self.control is not None:
+            return parse_address(self.control, key)
+        if not self.nvme_path:
+            return None
+        try:
+            return parse_address(f"unix:{os.path.join(self.nvme_path[0], CONTROL_SOCKET)}", key)
+        except BadValue:  # a path that is too long for a socket, which nobody asked for
+            return None
 
     def with_defaults(self, machine: Machine, hbm_in_ram: bool = False) -> tuple[RadixTierConfig, list[str]]:
         """Choose the sizes that were not given.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -66,6 +67,12 @@ class FileSystem(NamedTuple):
 
     directories: tuple[str, ...]
     free: int
+
+
+def drive_bytes(directories: Iterable[str]) -> int:
+    """Return the size of the file systems that existing directories lie on, each counted once."""
+    sizes = {os.stat(directory).st_dev: shutil.disk_usage(directory).total for directory in directories}
+    return sum(sizes.values())
 
 
 def file_systems(directories: Iterable[str]) -> list[FileSystem]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from radixtier.config import Origin, Problem, RadixTierConfig
+from radixtier.config import ADMISSIONS, EVICTIONS, Origin, Problem, RadixTierConfig
 from radixtier.units import BadValue, Size, Unit, parse_size
 
 ENV_PREFIX = "RADIXTIER_"
@@ -109,6 +109,30 @@ SETTINGS = (
         "Bytes per second read from NVMe in the background to verify pages; 0 for none.",
         "16MiB",
         "SIZE",
+    ),
+    Setting(
+        "eviction",
+        f"Which pages leave DRAM first: {', '.join(EVICTIONS)}.",
+        "auto",
+        "POLICY",
+    ),
+    Setting(
+        "admission",
+        f"Which pages are written to NVMe: {', '.join(ADMISSIONS)}.",
+        "auto",
+        "POLICY",
+    ),
+    Setting(
+        "write_budget",
+        "Most bytes written to NVMe: per day (500GB/day), or in drive writes per day (1DWPD); none for no limit.",
+        "none",
+        "BUDGET",
+    ),
+    Setting(
+        "control",
+        "Where hints and questions are taken: unix:PATH, 127.0.0.1:PORT or off.",
+        "radixtier.sock in the first directory of the store; off without one",
+        "ADDRESS",
     ),
 )
 
@@ -214,6 +238,10 @@ def _parse_word(value: Any) -> str:
     return str(value).strip().lower()
 
 
+def _parse_text(value: Any) -> str:
+    return str(value).strip()
+
+
 def _parse_paths(value: Any) -> tuple[str, ...]:
     items = value.split(os.pathsep) if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) and item for item in items):
@@ -231,6 +259,10 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "nvme_others": _parse_word,
     "io_engine": _parse_word,
     "scrub": _parse_bytes,
+    "eviction": _parse_word,
+    "admission": _parse_word,
+    "write_budget": _parse_text,
+    "control": _parse_text,
 }
 
 

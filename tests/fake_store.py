@@ -7,7 +7,7 @@ frames as soon as it is queued, and a page that failed leaves garbage.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,9 @@ class FakeStore:
         self._free = list(range(n_slots))
         self._done: list[JobDone] = []
         self._unreported: Counter[int] = Counter()
+        self.unreported_reads: dict[Any, tuple[Priority, int]] = {}
+        """Reads that :meth:`poll` has not reported, and how many pages they are of."""
+        self.on_read: Callable[[Priority], None] = lambda priority: None
 
     @property
     def free_slots(self) -> int:
@@ -120,7 +123,9 @@ class FakeStore:
     def read(
         self, frames: Any, slots: Any, seeds: Any, checksums: Any, tag: Any, priority: Priority = Priority.DEMANDED
     ) -> None:
+        self.on_read(priority)
         self._submit("read", frames, slots, seeds, checksums, tag)
+        self.unreported_reads[tag] = priority, len(slots)
         self.memory[frames] = 0xEE
         self.reads.append(slots.tolist())
 
@@ -219,6 +224,7 @@ class FakeStore:
             self.aside.clear()
         for job in done:
             self._unreported.subtract(job.slots.tolist())
+            self.unreported_reads.pop(job.tag, None)
         return done
 
     def drain(self, timeout: float) -> bool:

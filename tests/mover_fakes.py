@@ -12,22 +12,26 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from fake_store import PAGE_BYTES, FakeStore
 
 from radixtier.identity import Space, Stretch, chain, namespace_seed
-from radixtier.mover import Mover, Promotion
+from radixtier.mover import Mover, Promotion, Trigger
+from radixtier.policy.admission import AdmitAll, Candidate, Verdict
 from radixtier.store.checksum import page_checksum
-from radixtier.tree.residency import DOOMED, NONE, READ, VERIFY, WRITE, Pages, ResidencyTable, State
-from radixtier.tree.tiertree import TierTree
+from radixtier.store.jobs import Priority
+from radixtier.tree.residency import DOOMED, HBM, NONE, PARKED, READ, VERIFY, WRITE, Pages, ResidencyTable, State
+from radixtier.tree.tiertree import TierTree, Warmth
 from radixtier.tree.writequeue import Piece
 
 SCALE = int(os.environ.get("RADIXTIER_TEST_SCALE", "1"))
 SPACE = Space("adapter", "tenant")
 NAMESPACE = namespace_seed(*SPACE)
 NOTHING = np.empty(0, np.int64)
+
 
 def contents(key: bytes, nbytes: int) -> np.ndarray[Any, Any]:
     """Bytes of the page with this key."""
@@ -44,9 +48,36 @@ class Clock:
         return self.now
 
 
+class Answers(AdmitAll):
+    """An admission policy that answers as the test says, and keeps accounts of what it granted."""
+
+    def __init__(self, answer: Callable[[Candidate], Verdict] = lambda candidate: Verdict.ADMIT) -> None:
+        self.answer = answer
+        self.asked: list[Candidate] = []
+        self.granted = 0
+        """Bytes admitted and not given back."""
+        self.left: list[int] = []
+        """Keys of pages that are in no tier any more."""
+
+    def admit(self, candidate: Candidate) -> Verdict:
+        assert len(candidate.keys) and candidate.nbytes == candidate.pages * PAGE_BYTES
+        assert 0 <= candidate.room <= 1 and candidate.uses >= 1
+        self.asked.append(candidate)
+        verdict = self.answer(candidate)
+        self.granted += candidate.nbytes * (verdict is Verdict.ADMIT)
+        return verdict
+
+    def gone(self, keys: Any, now: float) -> None:
+        self.left += keys.tolist()
+
+    def refund(self, nbytes: int, now: float) -> None:
+        assert 0 < nbytes <= self.granted, "more is given back than was granted"
+        self.granted -= nbytes
+
+
 @dataclass(eq=False)
 class Backup:
-    """A copy HBM -> DRAM that is on its way: new pages of a path, or lost ones of an old."""
+    """A copy HBM -> DRAM that is on its way: new pages of a path, or lost and cold ones of an old."""
 
     pages: Pages
     keys: list[bytes]
@@ -71,6 +102,20 @@ class World:
     promotions: list[Promotion] = field(default_factory=list)
     """Those that their request has not dropped."""
     born: int = 0
+    ranked: float = 0.0
+    hbm: set[int] = field(default_factory=set)
+    """Pages that HBM has, as far as the mover was told."""
+    pins: dict[int, int] = field(default_factory=dict)
+    """Leading pages of runs that are to stay in DRAM."""
+    awaited: list[float] = field(default_factory=list)
+    """What those were told that wait for promotions ahead."""
+
+    def __post_init__(self) -> None:
+        self.mover.tree.pinned = lambda run: self.pins.get(run, 0)
+        promotions = self.mover.promotions
+        promotions._make_room = partial(self._watched_room, promotions._make_room)
+        if isinstance(self.store, FakeStore):
+            self.store.on_read = self._watched_read
 
     # ---- SGLang's tree ------------------------------------------------------------------------------
 
@@ -91,10 +136,9 @@ class World:
         return self._submit(Backup(pages, keys))
 
     def refill(self, pages: Pages) -> Backup | None:
-        """Start copying recomputed pages behind their old handles; None if declined."""
-        if not self.mover.refill(pages):
-            return None
-        return self._submit(Backup(pages, [self.key[p] for p in pages.tolist()]))
+        """Start copying pages that HBM has, and DRAM does not, behind their old handles; None if declined."""
+        pages = self.mover.refill(pages)
+        return self._submit(Backup(pages, [self.key[p] for p in pages.tolist()])) if len(pages) else None
 
     def _submit(self, backup: Backup) -> Backup:
         self.mover.acquire(backup.pages)
@@ -139,10 +183,11 @@ class World:
         return np.array([list(self.key[page]) for page in path], np.uint8)
 
     def _paths(self, pages: Pages) -> list[list[int]]:
-        """Cut pages where one does not hang from the one before it."""
+        """Cut pages where one does not hang from the one before it, or is of another run."""
         paths: list[list[int]] = []
+        run = self.table.run
         for page in pages.tolist():
-            if not paths or self.parent[page] != paths[-1][-1]:
+            if not paths or self.parent[page] != paths[-1][-1] or run[page] != run[paths[-1][-1]]:
                 paths.append([])
             paths[-1].append(page)
         return paths
@@ -192,18 +237,65 @@ class World:
         """The tree drops pages, leaves first."""
         for page in pages.tolist():
             del self.key[page], self.parent[page]
+            self.hbm.discard(page)
         self.mover.free(pages)
+
+    def came_to_hbm(self, pages: Pages) -> None:
+        self.hbm |= set(pages.tolist())
+        self.mover.tree.came_to_hbm(pages)
+
+    def left_hbm(self, pages: Pages) -> None:
+        self.hbm -= set(pages.tolist())
+        self.mover.tree.left_hbm(pages)
 
     # ---- requests -----------------------------------------------------------------------------------
 
-    def promote(self, pages: Pages) -> Promotion:
-        promotion = self.mover.promote(pages)
+    def promote(self, pages: Pages, rank: float | None = None) -> Promotion:
+        """A request waits for a path; without a rank it is the last in line."""
+        self.ranked += 1
+        promotion = self.mover.promotions.start(pages, self.ranked if rank is None else rank)
         self.promotions.append(promotion)
         return promotion
 
     def drop(self, promotion: Promotion) -> None:
         self.promotions.remove(promotion)
-        self.mover.drop(promotion)
+        self.mover.promotions.drop(promotion)
+
+    def ahead(self, pages: Pages, trigger: Trigger = Trigger.RETURN) -> int:
+        """Bring a path up for a request that is expected."""
+        return self.mover.promotions.ahead(pages, trigger, self.awaited.append)
+
+    def unwatched(self) -> None:
+        """Do without the checks of what makes room, which cost more than the mover does."""
+        self.mover.promotions._make_room = self.mover._make_some_room
+
+    def _watched_read(self, priority: Priority) -> None:
+        """Speculation gives way: see that nothing that a request waits for is on its way or to be read."""
+        if priority is Priority.SPECULATIVE:
+            demanded = [tag for tag, read in self.store.unreported_reads.items() if read[0] is Priority.DEMANDED]
+            assert not demanded, "speculation beside a read that a request waits for"
+            waiting = [
+                each for each in self.promotions if each in self.mover.promotions._demanded
+            ]  # not before a flush
+            assert all(promotion.ready(self.table) for promotion in waiting), "speculation before a request"
+
+    def _watched_room(self, make_room: Any, n: int, limit: Warmth | None) -> bool:
+        """See that what makes room is free for the asking and no warmer than it may be."""
+        table, tree = self.table, self.mover.tree
+        runs = {number: (tree.pages_of(number), run.warmth) for number, run in tree.runs.items()}
+        before = {number: table.droppable(pages) for number, (pages, _) in runs.items()}
+        framed = {number: table.frame[pages] != NONE for number, (pages, _) in runs.items()}
+        made: bool = make_room(n, limit)
+        for number, (pages, warmth) in runs.items():
+            left = framed[number] & (table.frame[pages] == NONE)
+            assert not (left & ~before[number]).any(), "a page in use lost its frame"
+            cold = left & ~np.isin(pages, list(self.hbm))
+            assert limit is None or not cold.any() or warmth > limit, "something warmer had to go"
+            if left[: self.pins.get(number, 0)].any():
+                assert limit is None, "a pinned page went for speculation"
+                others = ((p, self.pins.get(m, 0)) for m, (p, _) in runs.items())
+                assert not any(table.droppable(p[pin:]).any() for p, pin in others), "a pinned page went before others"
+        return made
 
     def load(self, pages: Pages) -> None:
         """Start a copy DRAM -> HBM of pages that are all in DRAM."""
@@ -225,6 +317,7 @@ class World:
             self.mover.release(self.backups.pop().pages)
         self.key.clear()
         self.parent.clear()
+        self.hbm.clear()
         self.mover.clear()
 
     # ---- time ---------------------------------------------------------------------------------------
@@ -272,6 +365,8 @@ class World:
         for page in live[table.in_dram(live)].tolist():
             assert (self.memory[table.frame[page]] == self.contents(self.key[page])).all(), f"wrong KV in page {page}"
         self._check_uses()
+        self._check_tree()
+        self._check_admission()
         if isinstance(self.store, FakeStore):
             self._check_store(self.store)
 
@@ -282,11 +377,56 @@ class World:
         holds = Counter(p for promotion in self.promotions if promotion.held for p in promotion.pages.tolist())
         assert {p: int(table.lease[p]) for p in np.flatnonzero(table.lease).tolist()} == dict(leases), "leases"
         assert {p: int(table.hold[p]) for p in np.flatnonzero(table.hold).tolist()} == dict(holds), "holds"
-        assert table.held <= self.mover.hold_limit, "more is held than may be"
+        assert table.held <= self.mover.promotions.hold_limit, "more is held than may be"
         for name, value in vars(self.mover.stats).items():
-            assert value >= 0, name
+            counts = value.values() if isinstance(value, Counter) else [value]
+            assert all(count >= 0 for count in counts), name
+
+    def _check_tree(self) -> None:
+        table, tree = self.table, self.mover.tree
+        assert set(self._marked(HBM)) == self.hbm, "what HBM has"
+        for number in tree.runs:
+            pages = tree.pages_of(number)
+            assert number in tree.above or not table.marked(pages, HBM).any(), "what is in HBM is not known to be there"
+            assert number in tree.order or not table.droppable(pages).any(), "frames that nobody will ever take"
+            assert number in tree.cold or not table.only_on_nvme(pages).any(), "pages that nobody will bring up"
+        for order in (tree.in_both, tree.above, tree.cold):
+            assert order.keys() <= tree.runs.keys(), "a run that does not exist"
+
+    def _check_admission(self) -> None:
+        table, parking, writes = self.table, self.mover.parking, self.mover.writes
+        pieces = [(number, piece) for number, pieces in parking._parked.items() for piece in pieces]
+        entries = [(number, page) for number, piece in pieces for page in piece.pages.tolist()]
+        assert len(parking) == len(entries) == len({page for _, page in entries}), "parked twice"
+        assert parking._throttled.keys() <= parking._parked.keys()
+        parked = {(int(table.run[page]), page) for page in self._marked(PARKED)}
+        assert parked <= set(entries), "parked and forgotten"
+        if isinstance(parking.admission, Answers):
+            pages = self.mover.stats.written + writes._queue.pages + writes._writing
+            assert parking.admission.granted == pages * PAGE_BYTES, "granted, and neither spent nor given back"
+
+    def _marked(self, bit: int) -> list[int]:
+        table = self.table
+        pages: list[int] = np.flatnonzero((table.mark & bit != 0) & (table.flight & DOOMED == 0)).tolist()
+        return pages
+
+    def _check_reads(self, store: FakeStore) -> None:
+        promotions = self.mover.promotions
+        reads = store.unreported_reads.items()
+        demanded = {tag: PAGE_BYTES * n for tag, (priority, n) in reads if priority is Priority.DEMANDED}
+        ahead = sum(PAGE_BYTES * n for _, (priority, n) in reads if priority is Priority.SPECULATIVE)
+        assert {tag: reading.nbytes for tag, reading in promotions._reading.items()} == demanded, "reads of requests"
+        assert promotions._reading_ahead == ahead, "reads ahead"
+        assert all(promotion.tags <= demanded.keys() for promotion in promotions._demanded)
+        brought = {number: brought.pages for number, brought in promotions._brought.items()}
+        assert brought.keys() <= self.mover.tree.runs.keys(), "brought for a run that is no more"
+        stats = self.mover.stats
+        used_up = stats.ahead_used.total() + stats.ahead_wasted.total() + sum(brought.values())
+        ahead = sum(stats.promoted_by[t.value] for t in Trigger if t is not Trigger.ARRIVAL)
+        assert min(brought.values(), default=1) > 0 and used_up <= ahead and stats.promoted_by.total() == stats.promoted
 
     def _check_store(self, store: FakeStore) -> None:
+        self._check_reads(store)
         table = self.table
         owned = table.slot[table.slot != NONE].tolist()
         assert store.used == set(owned), "slots without an owner, or owners of free slots"
@@ -310,7 +450,11 @@ class World:
         assert (table.free_handles, table.free_frames) == (table.n_handles, table.n_frames)
         assert table.held == 0 and not self.mover.busy
         assert self.store is None or self.store.used_slots == 0
-        assert not self.mover.tree.runs and len(self.mover.tree.order) == 0
+        tree, promotions = self.mover.tree, self.mover.promotions
+        assert not tree.runs and len(tree.order) == 0
+        assert not tree.in_both and not tree.above and not tree.cold
+        assert not len(self.mover.parking) and not self.mover.writes.pending
+        assert not promotions and promotions.idle and not promotions.demanded_bytes and not promotions._brought
 
 
 def fake_world(n_handles: int, n_frames: int, n_slots: int | None, **options: Any) -> World:

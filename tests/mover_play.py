@@ -8,13 +8,16 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from fake_store import CORRUPT, ERROR, OK, PAGE_BYTES
-from mover_fakes import fake_world
+from mover_fakes import Answers, World, fake_world
 
-from radixtier.mover import Promotion
-from radixtier.tree.residency import DOOMED, NONE, Pages, State
+from radixtier.mover import Promotion, Trigger
+from radixtier.policy.admission import Candidate, Verdict
+from radixtier.tree.residency import DOOMED, NONE, PARKED, Pages, State
 
 T = TypeVar("T")
 
+ANSWERS = [[Verdict.ADMIT], [Verdict.ADMIT, Verdict.REJECT, Verdict.THROTTLED]]
+AHEAD = [Trigger.RETURN, Trigger.RETURN, Trigger.HINT, Trigger.IDLE, Trigger.PROBE]
 FATES = [OK] * 8 + [ERROR, CORRUPT]
 BOUND = 60
 """Ticks within which whatever can happen has happened, if the drive works."""
@@ -47,11 +50,21 @@ class Play:
     def __init__(self, choose: Chooser) -> None:
         self.choose = choose
         frames = choose.number(2, 10)
-        self.world = fake_world(
+        self.answers = choose.one(ANSWERS)
+        self.world: World = fake_world(
             frames + choose.number(0, 24), frames, choose.number(1, 30), max_write_pages=choose.number(1, 8),
-            scrub_rate=choose.one([0, PAGE_BYTES, 100 * PAGE_BYTES]),
+            scrub_rate=choose.one([0, PAGE_BYTES, 100 * PAGE_BYTES]), admission=Answers(self._answer),
         )  # fmt: skip
-        self.world.mover.read_job_pages = choose.number(1, 5)
+        promotions = self.world.mover.promotions
+        promotions.job_pages = choose.number(1, 5)
+        # A budget of so many pages, in units of a drive that moves a page per second.
+        budget = choose.one([1, 3, 1000]) * PAGE_BYTES
+        promotions._allowed_bytes = lambda: budget  # type: ignore[method-assign]
+        self.brought = 0
+        """Promotions ahead that were asked for."""
+
+    def _answer(self, candidate: Candidate) -> Verdict:
+        return self.choose.one(self.answers)
 
     # ---- the tree -----------------------------------------------------------------------------------
 
@@ -72,11 +85,21 @@ class Play:
             self.world.finish_backup(self.choose.one(self.world.backups), ok=self.choose.number(0, 4) > 0)
 
     def refill(self) -> None:
+        """Pages that were computed again, or are in HBM still, are copied down once more."""
         table = self.world.table
-        lost = [p for p in sorted(self.world.key) if table.state[p] == State.LOST]
-        if lost:
-            n = self.choose.number(1, len(lost))
-            self.world.refill(np.array(lost[:n], np.int64))
+        gone = [p for p in sorted(self.world.key) if table.state[p] in (State.LOST, State.COLD)]
+        if gone:
+            n = self.choose.number(1, min(6, len(gone)))
+            self.world.refill(np.array(gone[:n], np.int64))
+
+    def came_to_hbm(self) -> None:
+        if self.world.key:
+            self.world.came_to_hbm(self.some_path())
+
+    def left_hbm(self) -> None:
+        there = sorted(self.world.hbm)
+        if there:
+            self.world.left_hbm(np.array(there[: self.choose.number(1, len(there))], np.int64))
 
     def evict(self) -> None:
         """Leaf first, up to a few pages of one path; a page that is being copied may go, too."""
@@ -101,6 +124,25 @@ class Play:
     def clear(self) -> None:
         self.world.clear()
 
+    def _any_run(self) -> int | None:
+        runs = sorted(self.world.mover.tree.runs)
+        return self.choose.one(runs) if runs else None
+
+    def sink(self) -> None:
+        if (run := self._any_run()) is not None:
+            self.world.mover.tree.sink(run)
+
+    def pin(self) -> None:
+        """Pin some pages of a run, or unpin it."""
+        if (run := self._any_run()) is not None:
+            self.world.pins[run] = self.choose.number(0, 3)
+
+    def expect(self) -> None:
+        """A use is predicted, or is not any more."""
+        if (run := self._any_run()) is not None:
+            when = self.choose.one([None, 1.0, 5.0, 50.0])
+            self.world.mover.tree.expect(run, None if when is None else self.world.clock.now + when)
+
     # ---- requests -----------------------------------------------------------------------------------
 
     def some_path(self) -> Pages:
@@ -112,6 +154,27 @@ class Play:
     def promote(self) -> None:
         if self.world.key and len(self.world.promotions) < 6:
             self.world.promote(self.some_path())
+
+    def rank(self) -> None:
+        """The scheduler reorders those that wait."""
+        if self.world.promotions:
+            self.choose.one(self.world.promotions).rank = float(self.choose.number(0, 9))
+
+    def keep(self) -> None:
+        """A hint wants a path on the drive."""
+        if (run := self._any_run()) is not None:
+            self.world.mover.parking.admit([run])
+
+    def request(self) -> None:
+        """A request uses a path."""
+        if self.world.key:
+            self.world.mover.used_by_request(self.choose.one(sorted(self.world.key)))
+
+    def ahead(self) -> None:
+        """A path is to come up for a request that is expected."""
+        if self.world.key:
+            self.brought += 1
+            self.world.ahead(self.some_path(), self.choose.one(AHEAD))
 
     def drop(self) -> None:
         if self.world.promotions:
@@ -173,11 +236,24 @@ class Play:
         self.settle(promotion)
         table = self.world.table
         assert promotion.ready(table), "a lone request waits for ever"
-        assert len(promotion.pages) == min(len(path), self.world.mover.hold_limit)
+        assert len(promotion.pages) == min(len(path), self.world.mover.promotions.hold_limit)
         assert promotion.held or not len(path)
         there = leading(promotion.pages, table.state[promotion.pages] != State.LOST)
         assert table.in_dram(there).all()
         self.world.drop(promotion)
+
+    def waiting_line(self) -> None:
+        """With a drive that works, all that wait are served in bounded ticks, whatever their ranks are and become."""
+        self.end_everything()
+        for _ in range(4 if self.world.key else 0):
+            self.world.promote(self.some_path(), float(self.choose.number(0, 3)))
+        for _ in range(6):
+            for promotion in list(self.world.promotions):
+                if promotion.ready(self.world.table):
+                    self.world.drop(promotion)
+            self.rank()
+            self.settle(*self.world.promotions, rounds=BOUND // 4)
+        assert all(p.ready(self.world.table) for p in self.world.promotions), "some wait for each other"
 
     def end_everything(self) -> None:
         world = self.world
@@ -188,20 +264,22 @@ class Play:
         while world.promotions:
             world.drop(world.promotions[0])
 
-    def settle(self, promotion: Promotion) -> None:
+    def settle(self, *promotions: Promotion, rounds: int = BOUND) -> None:
         """Tick with a drive that works; where slots are short the tree drops leaves, as SGLang's does."""
-        world = self.world
+        world, table = self.world, self.world.table
         world.store.writable = True
-        keep = set(promotion.pages.tolist())
-        for _ in range(BOUND):
+        for _ in range(rounds):
             world.clock.now += 100.0
             world.mover.tick()
             world.store.finish_all()
+            keep = {page for promotion in promotions if promotion.held for page in promotion.pages.tolist()}
             leaves = [leaf for leaf in world.leaves() if leaf not in keep]
             if world.mover.slots_wanted and leaves:
                 world.free(np.array(leaves[: world.mover.slots_wanted], np.int64))
         world.mover.tick()
-        assert not world.table.count[State.DIRTY] or not world.store.free_slots, "dirty pages that nobody writes"
+        if rounds == BOUND:
+            dirty = (table.state == State.DIRTY) & (table.mark & PARKED == 0)
+            assert not dirty.any() or not world.store.free_slots, "dirty pages that nobody writes"
         self.check()
 
     def check(self) -> None:
@@ -220,6 +298,7 @@ class Play:
         world.free(np.array(sorted(world.key), np.int64))
         world.settle(5)
         assert not (world.table.flight & DOOMED).any()
+        assert len(world.awaited) == self.brought, "somebody was not told, or twice"
         world.check_empty()
         assert world.mover.close(1.0)
 

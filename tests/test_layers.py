@@ -15,12 +15,16 @@ import radixtier
 ROOT = Path(radixtier.__file__).parent
 
 LAYERS = (
-    {"", "units", "footprint", "machine", "config", "settings", "identity", "weights"},
+    {"", "units", "footprint", "machine", "identity", "weights"},
     {"policy"},
+    {"explain", "control"},
+    {"config"},
+    {"settings"},
     {"tree"},
     {"io"},
     {"store"},
     {"mover", "tools"},
+    {"lab"},
     {"cpu"},
     {"sglang"},
     {"demo"},
@@ -28,7 +32,7 @@ LAYERS = (
 )
 """From low to high; a name is a module or package of radixtier, and "" the package itself."""
 
-PURE = set().union(*LAYERS[:6])
+PURE = set().union(*LAYERS[:10])
 """Layers that never mention SGLang or torch, not even inside a function."""
 
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

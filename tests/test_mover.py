@@ -43,7 +43,7 @@ def test_only_what_is_not_there_is_read() -> None:
     a = world.add(5)
     b = world.add(3, int(a[-1]))
     world.settle()
-    world.table.drop_frames(b)
+    world.mover.give_up_frames(b)
     promotion = world.promote(world.path(int(b[-1])))
     assert promotion.cold.tolist() == b.tolist()
     world.settle()
@@ -102,7 +102,7 @@ def test_a_path_longer_than_what_may_be_held_comes_up_as_far_as_that() -> None:
     path = world.path(int(b[-1]))
     promotion = world.promote(path)
     world.settle()
-    assert world.mover.hold_limit == 7 == world.table.held
+    assert world.mover.promotions.hold_limit == 7 == world.table.held
     assert promotion.ready(world.table) and promotion.pages.tolist() == path[:7].tolist()
     assert world.mover.alloc(1) is not None, "backups keep a share of DRAM"
 
@@ -122,7 +122,7 @@ def test_while_dirty_pages_block_dram_a_path_comes_up_in_part_and_goes_on_when_t
 def test_read_jobs_are_small_enough_that_a_deadline_finds_some_of_them_over() -> None:
     world = fake_world(40, 20, 40)
     (a,) = on_nvme(world, 10)
-    world.mover.read_job_pages = 4
+    world.mover.promotions.job_pages = 4
     promotion = world.promote(a)
     assert [len(slots) for slots in world.store.reads] == [4, 4, 2]
     world.store.finish(next(iter(world.store.jobs)))

@@ -93,7 +93,7 @@ def test_victims_of_a_promotion_are_never_its_own_pages() -> None:
     world.settle()
     b = world.add(4, int(a[-1]))
     world.settle()
-    world.table.drop_frames(b[1:])
+    world.mover.give_up_frames(b[1:])
     other = world.add(3)
     world.settle()
     path = world.path(int(b[-1]))[:7]
@@ -121,8 +121,8 @@ def test_dram_smaller_than_hbm_still_fills_the_drive_and_serves_from_it() -> Non
     assert world.store.used_slots > 55 and world.mover.stats.written > 350
     for page in ends:
         path = world.path(page)
-        for start in range(0, len(path), world.mover.hold_limit):
-            promotion = world.promote(path[start : start + world.mover.hold_limit])
+        for start in range(0, len(path), world.mover.promotions.hold_limit):
+            promotion = world.promote(path[start : start + world.mover.promotions.hold_limit])
             world.settle(4)
             assert promotion.ready(world.table)
             world.load(promotion.pages)
@@ -220,11 +220,12 @@ def test_close_says_when_something_is_stuck() -> None:
 def test_memory_is_flat_over_100_000_operations(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "radixtier")
     world = fake_world(64, 16, 48)
+    world.unwatched()
     rng = random.Random(5)
     ends: list[int] = []
 
     def churn(rounds: int) -> None:
-        """About twenty operations on the mover and its store in each round."""
+        """About thirty operations on the mover and its store in each round."""
         for _ in range(rounds):
             if backup := world.backup(rng.randint(1, 3), rng.choice(ends) if ends and rng.random() < 0.5 else None):
                 ends.append(int(world.finish_backup(backup)[-1]))
@@ -241,15 +242,16 @@ def test_memory_is_flat_over_100_000_operations(caplog: pytest.LogCaptureFixture
                 world.free(np.array([leaf]))
                 world.mover.tick()
             ends[:] = [page for page in ends if page in world.key]
-            world.store.reads.clear()
-            world.store.writes.clear()
+            for log in (world.store.reads, world.store.writes, world.store.touched):
+                log.clear()
+        len(world.mover.tree.forgotten)  # puts into its table what it put aside
 
-    churn(3500)
+    churn(2900)
     tracemalloc.start()
     try:
-        churn(500)
+        churn(100)
         before = tracemalloc.get_traced_memory()[0]
-        churn(1000)
+        churn(400)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

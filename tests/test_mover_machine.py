@@ -14,11 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mover_fakes import SCALE
 from mover_play import Play, Seeded
 
+from radixtier.mover import Trigger
+
 T = TypeVar("T")
 
 MOVES = {
     "insert": 8, "backup": 3, "finish_backup": 4, "refill": 4, "evict": 3, "demote": 4,
-    "promote": 8, "drop": 5, "load": 3, "finish_load": 4,
+    "promote": 8, "drop": 5, "load": 3, "finish_load": 4, "rank": 3, "request": 4, "keep": 1, "ahead": 5,
+    "came_to_hbm": 3, "left_hbm": 3, "sink": 1, "pin": 2, "expect": 2,
     "restore": 2, "switch": 2,
     "finish_job": 12, "finish_all": 4, "start_job": 3, "tick": 12, "pass_time": 4,
 }  # fmt: skip
@@ -67,6 +70,11 @@ class MoverMachine(RuleBasedStateMachine):
         self.play.choose = Drawn(data)
         self.play.lone_request()
 
+    @rule(data=st.data())
+    def waiting_line(self, data: Any) -> None:
+        self.play.choose = Drawn(data)
+        self.play.waiting_line()
+
     @rule()
     def clear(self) -> None:
         self.play.clear()
@@ -100,6 +108,8 @@ def test_a_long_play(seed: int, caplog: pytest.LogCaptureFixture) -> None:
         play.check()
         if step % 100 == 60:
             play.lone_request()
+        if step % 100 == 90:
+            play.waiting_line()
         if step % 150 == 149:
             play.clear()
             play.check()
@@ -116,5 +126,7 @@ def test_long_plays_go_everywhere(caplog: pytest.LogCaptureFixture) -> None:
         names = [name for name, weight in MOVES.items() for _ in range(weight)]
         for _ in range(400):
             getattr(play, choose.one(names))()
-        seen.update({name: value > 0 for name, value in vars(play.world.mover.stats).items()})
+        for name, value in vars(play.world.mover.stats).items():
+            seen[name] += (value.total() if isinstance(value, Counter) else value) > 0
+        seen.update({f"for {trigger.value}": play.world.mover.stats.promoted_by[trigger.value] for trigger in Trigger})
     assert min(seen.values()) > 0, seen

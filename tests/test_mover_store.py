@@ -140,8 +140,8 @@ def test_many_times_dram_goes_down_and_comes_back_as_it_was(
     assert int(world.table.count[COLD]) >= 54
     for page in random.Random(0).sample(ends, 20):
         path = world.path(page)
-        for start in range(0, len(path), world.mover.hold_limit):
-            world.bring_up(path[start : start + world.mover.hold_limit])
+        for start in range(0, len(path), world.mover.promotions.hold_limit):
+            world.bring_up(path[start : start + world.mover.promotions.hold_limit])
     world.check()
     assert world.mover.stats.read_failures == 0 == world.mover.stats.write_failures
 

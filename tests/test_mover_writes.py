@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fake_store import CORRUPT, ERROR, OK
+from fake_store import CORRUPT, ERROR, OK, PAGE_BYTES
 from mover_fakes import World, fake_world, on_nvme
 
 from radixtier.mover.writebehind import LOSSY_AFTER_S, WRITE_CHUNK_PAGES
-from radixtier.policy.admission import AdmitAll, Verdict
+from radixtier.policy.admission import AdmitAll, Candidate, Verdict
 from radixtier.tree.residency import State
 
 DIRTY, CLEAN, COLD, LOST = State.DIRTY, State.CLEAN, State.COLD, State.LOST
@@ -133,7 +133,7 @@ def test_a_burst_of_failures_is_one_reason_to_pause() -> None:
     world = fake_world(20, 10, 20)
     for _ in range(6):
         world.add(1)
-    world.mover.tick()
+        world.mover.tick()
     assert len(world.store.jobs) == 6
     for tag in list(world.store.jobs):
         world.store.finish(tag, [ERROR])
@@ -208,7 +208,8 @@ def test_a_dirty_page_in_use_is_not_given_up(use: str) -> None:
     world.check()
 
 
-def test_a_dirty_page_that_is_being_written_is_not_given_up() -> None:
+def test_a_dirty_page_that_is_being_written_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixtier.mover.writebehind.WRITE_CHUNK_PAGES", 2)
     world = fake_world(20, 4, 20)
     a, b = world.add(2), world.add(2)
     fail_writes(world)
@@ -267,7 +268,8 @@ def test_slots_of_a_cancelled_read_are_kept() -> None:
     assert not world.store.aside and world.states(a) == [COLD] * 3
 
 
-def test_a_failed_page_does_not_keep_others_from_being_written() -> None:
+def test_a_failed_page_does_not_keep_others_from_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixtier.mover.writebehind.WRITE_CHUNK_PAGES", 2)
     world = fake_world(40, 20, 40, max_write_pages=2)
     a, b = world.add(2), world.add(2)
     world.mover.tick()
@@ -385,7 +387,7 @@ def test_a_reused_handle_is_written_under_its_own_key_only() -> None:
     world.mover.acquire(backup.pages)
     b = world.finish_backup(backup)
     world.settle()
-    world.table.drop_frames(b)
+    world.mover.give_up_frames(b)
     world.promote(b)
     world.settle()
     assert world.states(b) == [CLEAN] and world.mover.stats.corrupt == 0
@@ -411,9 +413,9 @@ def test_a_page_freed_while_it_is_written_keeps_its_places_until_the_write_ends(
 
 def test_a_refused_page_stays_in_dram_only() -> None:
     class AdmitPairs(AdmitAll):
-        def admit(self, n_pages: int, n_bytes: int) -> Verdict:
-            assert n_bytes == n_pages * 32
-            return Verdict.ADMIT if n_pages == 2 else Verdict.REJECT
+        def admit(self, candidate: Candidate) -> Verdict:
+            assert candidate.nbytes == candidate.pages * PAGE_BYTES and candidate.uses == 1
+            return Verdict.ADMIT if candidate.pages == 2 else Verdict.REJECT
 
     world = fake_world(20, 10, 20, admission=AdmitPairs())
     a, b = world.add(2), world.add(3)

@@ -15,6 +15,7 @@ _BENCHES = {
     "io": ("radixtier.tools.bench_io", "bandwidth of the store on a drive, against what the drive can do"),
     "restart": ("radixtier.sglang.bench_restart", "how fast a full store comes back at a restart"),
     "noreuse": ("radixtier.demo.bench_noreuse", "throughput of a load without reuse, against stock SGLang"),
+    "promote": ("radixtier.demo.bench_promote", "slow drives, predicted returns and overlap on a real server"),
 }
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from radixtier.machine import file_systems
-from radixtier.policy.wait import ASSUMED_RATE
+from radixtier.policy.prefill import FAST
 from radixtier.tools.arguments import nbytes
 from radixtier.tools.breakeven import DEFAULT_KV_BYTES, DTYPES, break_even, kv_bytes_of
 from radixtier.tools.drive import Drive, check_drive, check_rooms
@@ -71,8 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("directories", type=Path, nargs="*", metavar="DIR", help="a directory for --radix-tier-nvme-path")
     add("--size", type=nbytes, metavar="SIZE", help="what the store is to take, over all directories")
-    rate_help = f"tokens/s of prefill on your server (default: {ASSUMED_RATE:.0f})"
-    add("--prefill-rate", type=_rate, default=ASSUMED_RATE, metavar="TOKENS/S", help=rate_help)
+    rate_help = f"tokens/s of prefill on your server (default: {1 / FAST.linear:.0f})"
+    add("--prefill-rate", type=_rate, default=1 / FAST.linear, metavar="TOKENS/S", help=rate_help)
     model = parser.add_mutually_exclusive_group()
     kv_help = f"KV of one token, all layers (default: {format_bytes(DEFAULT_KV_BYTES)}, an 8B model in bfloat16)"
     model.add_argument("--kv-bytes-per-token", type=nbytes, metavar="SIZE", help=kv_help)

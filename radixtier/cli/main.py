@@ -17,7 +17,10 @@ _SUBCOMMANDS = {
     "serve": ("radixtier.cli.serve", "start SGLang's server; on --device cpu with what a CPU needs"),
     "doctor": ("radixtier.cli.doctor", "check this machine and directories for the store, and say what to do"),
     "store": ("radixtier.cli.store", "look into the store on NVMe, check it, mend it or empty it"),
-    "bench": ("radixtier.cli.bench", "measure the tier: matches, the drive, restarts, a load without reuse"),
+    "explain": ("radixtier.cli.explain", "tell what a request was served from and why, or where a path is"),
+    "hint": ("radixtier.cli.hint", "tell a running server what is known about the future of a path"),
+    "lab": ("radixtier.cli.lab", "replay a trace over three tiers with the policies of the server"),
+    "bench": ("radixtier.cli.bench", "measure the tier: matches, drives, restarts, promotions, a load without reuse"),
 }
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 

@@ -12,6 +12,7 @@ Example
 >>> engine.error("sync", times=1)                        # and so does the next sync
 >>> engine.full(at=1 << 20)                              # the disk ends after 1 MiB
 >>> engine.flip("read", chance=0.01)                     # every hundredth read returns a wrong byte
+>>> engine.slow("read", 100)                             # the drive has a hundredth of its bandwidth for reads
 >>> held = engine.hold("read")                           # reads stop here ...
 >>> held.wait(1)                                         # ... one has arrived ...
 >>> held.release()                                       # ... and all go on
@@ -44,6 +45,9 @@ Range = tuple[int, int]
 EVERYWHERE: Range = (0, 1 << 63)
 HOLD_LIMIT = 60.0
 """Seconds after which a held call fails by itself, so that no test hangs."""
+
+FASTEST_BYTES_PER_S = 4e9
+"""What a transfer of a slowed drive is taken to move at most: one that came out of a cache was not that fast."""
 
 F = TypeVar("F", bound="Fault")
 
@@ -136,6 +140,46 @@ class Delay(Fault):
     def apply(self, move: Move, buffers: Buffers, offset: int, rng: random.Random) -> int | None:
         time.sleep(self.seconds)
         return None
+
+
+class Lane:
+    """The time of one drive, given to its transfers one after the other; any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.free_at = 0.0
+        """When the last transfer ends that was given time."""
+
+    def take(self, begun: float, seconds: float) -> float:
+        """Give a transfer that began at ``begun`` its ``seconds``, behind all earlier ones; return when it ends."""
+        with self._lock:
+            self.free_at = max(begun, self.free_at) + seconds
+            return self.free_at
+
+
+@dataclass(kw_only=True)
+class Slow(Fault):
+    """Takes ``factor`` times as long, one transfer after the other.
+
+    So the drive has ``1 / factor`` of the bandwidth that a single transfer has, however many threads there are.
+    Faults that share a lane share that bandwidth. `clear` ends the waits.
+    """
+
+    factor: float
+    lane: Lane = field(default_factory=Lane, repr=False)
+    _over: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    def apply(self, move: Move, buffers: Buffers, offset: int, rng: random.Random) -> int | None:
+        begun = time.monotonic()
+        count = move(buffers, offset)
+        now = time.monotonic()
+        own = max(now - begun, count / FASTEST_BYTES_PER_S)
+        self._over.wait(max(0.0, self.lane.take(begun, self.factor * own) - now))
+        return count
+
+    def stop(self) -> None:
+        """Let the transfers that wait go on."""
+        self._over.set()
 
 
 @dataclass(kw_only=True)
@@ -236,6 +280,10 @@ class FaultEngine(Engine):
         """Be late."""
         return self.add(Delay(op=op, seconds=seconds, **where))
 
+    def slow(self, op: Op, factor: float, lane: Lane | None = None, **where: Unpack[Where]) -> Slow:
+        """Take ``factor`` times as long; put it last, it decides."""
+        return self.add(Slow(op=op, factor=factor, lane=lane or Lane(), **where))
+
     def hold(self, op: Op, **where: Unpack[Where]) -> Hold:
         """Stop calls until the returned fault is released."""
         return self.add(Hold(op=op, **where))
@@ -249,12 +297,14 @@ class FaultEngine(Engine):
         return self.add(Tear(op=op, **where))
 
     def clear(self) -> None:
-        """Behave from now on; calls that are held go on."""
+        """Behave from now on; calls that are held or slow go on."""
         with self._lock:
             faults, self._faults = self._faults, []
         for fault in faults:
             if isinstance(fault, Hold):
                 fault.release()
+            elif isinstance(fault, Slow):
+                fault.stop()
 
     @property
     def name(self) -> str:

@@ -5,8 +5,9 @@ store's threads, and :meth:`Mover.tick` commits what they report. Nothing here b
 :meth:`Mover.clear` and :meth:`Mover.close`, and nothing raises for I/O reasons: a failed write stays in DRAM, a failed
 read becomes ``LOST``.
 
-Order of frames: a backup (HBM -> DRAM) and a promotion (NVMe -> DRAM) both take free frames first and then the
-coldest clean ones, which costs no I/O; write-behind keeps pages clean for that.
+Order of frames: a backup (HBM -> DRAM) and a promotion (NVMe -> DRAM) both take free frames first, then those of
+pages that are in HBM as well, and then the coldest, which costs no I/O: write-behind keeps pages clean for that, and
+a page that may not be written is given up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -24,30 +24,25 @@ import numpy.typing as npt
 
 from radixtier.identity import Stretch
 from radixtier.mover.jobs import Jobs
-from radixtier.mover.promotion import Promotion
+from radixtier.mover.parking import Parking
+from radixtier.mover.promotions import Promotions
 from radixtier.mover.scrub import Scrub
 from radixtier.mover.stats import MoverStats
 from radixtier.mover.writebehind import WriteBehind
-from radixtier.policy.admission import AdmitAll, Verdict
-from radixtier.store.jobs import JobDone, Priority
+from radixtier.policy.admission import Admission, AdmitAll
+from radixtier.policy.bandwidth import ReadRate
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import DOOMED, NONE, Pages, ResidencyTable, State
-from radixtier.tree.tiertree import TierTree
+from radixtier.tree.residency import COPY, DOOMED, NONE, Pages, ResidencyTable, State
+from radixtier.tree.tiertree import TierTree, Warmth
 from radixtier.tree.writequeue import Piece
 
 logger = logging.getLogger(__name__)
-
-QUIET_S = 10.0
-"""Pause between two warnings about pages that could not be read."""
 
 HEAT_S = 60.0
 """How often the store learns which paths were used: what a restart brings back first."""
 
 HEAT_RUNS = 256
 """Runs told of in one step."""
-
-READ_JOB_BYTES = 8 << 20
-"""Bytes of one read job: large enough for the drive, small enough that a deadline loses little."""
 
 FLUSH_SHARE = 0.7
 """Of the time for closing, what write-behind may use up."""
@@ -79,7 +74,7 @@ class Mover:
         store: PageStore | None,
         *,
         page_bytes: int = 0,
-        admission: AdmitAll | None = None,
+        admission: Admission | None = None,
         max_write_pages: int = 1024,
         scrub_rate: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -89,23 +84,27 @@ class Mover:
         self.stats = MoverStats()
         self.io_done = threading.Event()
         """Set by I/O threads when :meth:`tick` has something to commit."""
-        self._page_bytes = page_bytes
-        self.read_job_pages = max(1, READ_JOB_BYTES // max(1, page_bytes))
-        """Pages that arrive together: a request whose deadline passes takes the jobs that are over."""
-        self._admission = admission or AdmitAll()
+        self.page_bytes = page_bytes
         self._clock = clock
         self._jobs = Jobs(store)
+        self.rate = ReadRate()
+        """What the drives have been seen to do."""
         self.writes = WriteBehind(
-            table, self._jobs, self.stats, self._free_slots, max_pages=max_write_pages, clock=clock
+            tree, self._jobs, self.stats, self._free_slots, rate=self.rate, max_pages=max_write_pages, clock=clock
         )
+        self.parking = Parking(
+            tree, admission or AdmitAll(), self.stats, page_bytes=page_bytes, room=self._slots_free,
+            still_dirty=self.writes.unwritten, enqueue=self.writes.add, clock=clock,
+        )  # fmt: skip
+        self.promotions = Promotions(
+            tree, self._jobs, self.stats, self.rate, page_bytes=page_bytes, make_room=self._make_some_room,
+            free_slots=self._free_slots, clock=clock,
+        )  # fmt: skip
+        self.writes.written, self.writes.dropped = self.parking.written, self.parking.unwritten
         self.scrub = Scrub(
             table, self._jobs, self.stats, self._free_slots, page_bytes=page_bytes, rate=scrub_rate, clock=clock
         )
-        self._quiet_until = 0.0
         self._heat_told = clock()
-        self._promotions: list[Promotion] = []
-        self.hold_limit = max(1, table.n_frames - max(1, table.n_frames // 8))
-        """Frames that waiting requests may hold in all; the rest is for backups."""
 
     @property
     def store(self) -> PageStore | None:
@@ -128,28 +127,61 @@ class Mover:
             return None
         return table.alloc(n)
 
-    def _make_room(self, n: int, partly: bool = False) -> bool:
-        """See that ``n`` frames are free, without I/O; all or nothing, unless ``partly`` will do."""
+    def _make_room(self, n: int) -> bool:
+        """See that ``n`` frames are free, without I/O; nothing leaves DRAM where that is not possible."""
         table, missing = self.table, n - self.table.free_frames
         if missing > 0:
-            clean = self.tree.victims(missing) if table.count[State.CLEAN] else NO_PAGES
-            missing -= len(clean)
+            leaving = self._victims(missing)
+            missing -= len(leaving)
             # Nothing gets clean: what is warm is worth more than what is cold.
-            lossy = missing > 0 and not partly and self.writes.hopeless
-            dirty = self.tree.victims(missing, State.DIRTY) if lossy else NO_PAGES
-            if missing > len(dirty) and not partly:
+            lossy = missing > 0 and self.writes.hopeless
+            dirty = self.tree.dirty_victims(missing) if lossy else NO_PAGES
+            if missing > len(dirty):
                 return False
-            table.drop_frames(clean)
-            table.lose_frames(dirty)
-            self.stats.demoted += len(clean)
-            self.stats.lost += len(dirty)
+            self.give_up_frames(leaving)
+            self.give_up_frames(dirty)
         return table.free_frames >= n
+
+    def _make_some_room(self, n: int, limit: Warmth | None) -> bool:
+        """Get as near to ``n`` free frames as can be without I/O, from pages that are less warm than ``limit``."""
+        missing = n - self.table.free_frames
+        if missing > 0:
+            self.give_up_frames(self._victims(missing, limit))
+        return self.table.free_frames >= n
+
+    def _victims(self, need: int, limit: Warmth | None = None) -> Pages:
+        table = self.table
+        if not table.count[State.CLEAN] and not len(self.parking):
+            return NO_PAGES
+        return self.tree.victims(need, limit)
+
+    def give_up_frames(self, pages: Pages) -> None:
+        """Drop the frames of pages that nobody uses; the bytes of those that are not on NVMe are lost."""
+        if not len(pages):
+            return
+        clean = self.table.state[pages] == State.CLEAN
+        self.promotions.left(pages)
+        self.tree.left_dram(pages)
+        self.table.drop_frames(pages[clean])
+        self.stats.demoted += int(clean.sum())
+        self.tree.note(pages[clean], "left DRAM", self.tree.policy)
+        if not clean.all():
+            lost = pages[~clean]
+            rule = "DRAM needed the room and they were not on NVMe"
+            self.tree.note(lost, "lost", rule)
+            self.tree.gave_up(lost, rule)
+            self.parking.lost(lost)
+            self.table.lose_frames(lost)
+            self.stats.lost += len(lost)
+
+    def _slots_free(self) -> float:
+        store = self.store
+        return 0.0 if store is None else sum(store.room()) / max(1, store.n_slots)
 
     def free(self, pages: Pages) -> None:
         """Release handles that the tree dropped."""
-        for promotion in self._promotions:
-            if not promotion.held:
-                promotion.cut(pages)
+        self.promotions.cut(pages)
+        self.parking.lost(pages[self.table.run[pages] != NONE])
         self.tree.forget(pages)
         self._free_slots(self.table.free(pages))
 
@@ -167,34 +199,56 @@ class Mover:
 
     def filled(self, pages: Pages) -> None:
         """A backup was acknowledged: the pages are in DRAM now, and their runs can be demoted again."""
+        copied = pages[(self.table.flight[pages] & COPY) != 0]
         self._free_slots(self.table.filled(pages))
-        self._use_runs(pages)
+        self._free_slots(self.table.end_copy(copied, ok=True))
+        self.stats.staged += len(copied)
+        for run in self.tree.runs_of(copied):
+            self.tree.enter(run)
+        for run in self.tree.runs_of(pages[~np.isin(pages, copied)]):
+            self.tree.use(run)
 
     def fill_failed(self, pages: Pages) -> None:
         """A backup did not happen."""
         self._free_slots(self.table.fill_failed(pages))
+        self._free_slots(self.table.end_copy(pages, ok=False))
 
-    def refill(self, pages: Pages) -> bool:
-        """Prepare ``LOST`` pages to be filled from HBM again."""
-        if not self._make_room(len(pages)):
-            return False
-        self.stats.refilled += len(pages)
-        return self.table.refill(pages)
+    def refill(self, pages: Pages) -> Pages:
+        """Prepare pages that DRAM does not have to be filled from HBM: ``LOST`` ones, and ``COLD`` ones nobody uses.
+
+        Returns those that found a frame, root-side first.
+        """
+        table = self.table
+        lost = table.state[pages] == State.LOST
+        pages = pages[lost | table.unused(pages, State.COLD)]
+        if not len(pages) or not self._make_room(len(pages)):
+            return NO_PAGES
+        lost = table.state[pages] == State.LOST
+        self.stats.refilled += int(lost.sum())
+        table.refill(pages[lost])
+        table.begin_copy(pages[~lost])
+        return pages
 
     # ---- write-behind -------------------------------------------------------------------------------
 
     def write_behind(self, piece: Piece) -> None:
-        """Queue consecutive pages of one run for NVMe."""
-        if self.store is not None and len(piece) and self._admit(len(piece)):
-            self.writes.add(piece)
-
-    def _admit(self, n: int) -> bool:
-        return self._admission.admit(n, n * self._page_bytes) is Verdict.ADMIT
+        """Queue consecutive pages of one run for NVMe, if they may be written."""
+        if self.store is not None and len(piece):
+            self.parking.ask(piece)
 
     @property
     def slots_wanted(self) -> int:
         """Slots that write-behind could not get: only forgetting something gives it room."""
         return self.writes.slots_wanted
+
+    def used_by_request(self, page: int) -> None:
+        """A request uses the path that ends with ``page``: call it once per request."""
+        number = self.tree.run_of(page)
+        if number is not None:
+            self.tree.use(number, request=True)
+            path = self.tree.path(number)
+            self.promotions.used(path)
+            self.parking.used(path)
 
     # ---- restart ------------------------------------------------------------------------------------
 
@@ -237,110 +291,21 @@ class Mover:
         if not touched:
             self._heat_told = now
 
-    # ---- promotion ----------------------------------------------------------------------------------
-
-    def promote(self, pages: Pages) -> Promotion:
-        """Start bringing a path up to DRAM, root-side first, and hold it until :meth:`drop`.
-
-        Parameters
-        ----------
-        pages
-            Handles of the path below HBM, root-side first; cut to what may be held at once.
-        """
-        pages = pages[: self.hold_limit]
-        promotion = Promotion(pages, pages[self.table.is_cold(pages)])
-        self._promotions.append(promotion)
-        self._pump_promotions()
-        return promotion
-
-    def drop(self, promotion: Promotion) -> None:
-        """Release a path and cancel its reads that have not started: the request was admitted or is gone."""
-        if promotion in self._promotions:
-            self._promotions.remove(promotion)
-        if self.store is not None:
-            for tag in promotion.tags:
-                if tag in self._jobs:
-                    self.store.cancel(tag)
-        if promotion.held:
-            promotion.held = False
-            self._free_slots(self.table.release_hold(promotion.pages))
-
-    def _pump_promotions(self) -> None:
-        """Start what frames allow, in the order of arrival: what is needed first is read first."""
-        for promotion in self._promotions:
-            if promotion.ready(self.table):
-                continue
-            if not promotion.held:
-                newly = int((self.table.hold[promotion.pages] == 0).sum())
-                if self.table.held + newly > self.hold_limit:
-                    return
-                self.table.acquire_hold(promotion.pages)
-                promotion.held = True
-            if not self._read(promotion):
-                return
-
-    def _read(self, promotion: Promotion) -> bool:
-        """Read the cold pages of a path; False when frames are short."""
-        table = self.table
-        pages = promotion.pages
-        pages = pages[table.is_cold(pages) & (table.flight[pages] == 0)]
-        if not len(pages) or self.store is None:
-            return True
-        room = self._make_room(len(pages), partly=True)
-        pages = pages[: table.free_frames]
-        if len(pages):
-            table.begin_read(pages)
-        for start in range(0, len(pages), self.read_job_pages):
-            self._start_read(promotion, pages[start : start + self.read_job_pages])
-        return room
-
-    def _start_read(self, promotion: Promotion, pages: Pages) -> None:
-        assert self.store is not None
-        table = self.table
-        tag = self._jobs.start(partial(self._commit_read, pages))
-        promotion.tags.add(tag)
-        self.store.read(
-            table.frame[pages].astype(np.int64),
-            table.slot[pages].astype(np.int64),
-            table.key[pages, 0],
-            table.checksum[pages],
-            tag,
-            Priority.DEMANDED,
-        )
-
     # ---- commits ------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
         """Commit what the I/O threads finished and start what can start; True if anything was committed."""
         done = self._jobs.poll()
-        if done or self._promotions:
-            self._pump_promotions()
+        self.promotions.look()
+        if self.promotions:
+            self.promotions.pump()
+        self.parking.step()
         if self.writes.pending:
             self.writes.pump()
         if self.store is not None:
             self.scrub.step()
             self._tell_heat()
         return done
-
-    def _commit_read(self, pages: Pages, job: JobDone) -> None:
-        cancelled = np.full(len(pages), job.cancelled) & ~job.corrupt & ~job.ok
-        failed = int((~job.ok & ~cancelled).sum())
-        self._free_slots(self.table.end_read(pages, job.ok, cancelled))
-        self.stats.promoted += int(job.ok.sum())
-        self.stats.corrupt += int(job.corrupt.sum())
-        self.stats.read_failures += failed
-        if failed and self._clock() >= self._quiet_until:
-            self._quiet_until = self._clock() + QUIET_S
-            logger.warning(
-                "radixtier: %d pages on NVMe are not usable (%s) and will be recomputed; %d since the start",
-                failed, job.error or "wrong checksum", self.stats.read_failures,
-            )  # fmt: skip
-        self._use_runs(pages[job.ok])
-
-    def _use_runs(self, pages: Pages) -> None:
-        runs = self.table.run[pages]
-        for number in np.unique(runs[runs != NONE]).tolist():
-            self.tree.use(number)
 
     # ---- whole-tier operations ----------------------------------------------------------------------
 
@@ -356,8 +321,8 @@ class Mover:
     def _give_up(self) -> None:
         """Forget all work that has not started."""
         self.writes.clear()
-        for promotion in list(self._promotions):
-            self.drop(promotion)
+        self.parking.clear()
+        self.promotions.drop_all()
 
     def clear(self) -> None:
         """Forget every page on every tier; leases must be over. I/O in flight keeps its places until it ends.
@@ -368,7 +333,7 @@ class Mover:
         if self.store is not None:
             self.store.clear()
         table = self.table
-        self.fill_failed(np.flatnonzero(table.state == State.FILLING))
+        self.fill_failed(np.flatnonzero((table.state == State.FILLING) | (table.flight & COPY != 0)))
         gone = np.flatnonzero((table.state != State.FREE) & (table.flight & DOOMED == 0))
         self.tree.clear()
         self._free_slots(table.free(gone))
@@ -381,8 +346,7 @@ class Mover:
         if self.store is None:
             return True
         end = time.monotonic() + timeout
-        for promotion in list(self._promotions):
-            self.drop(promotion)
+        self.promotions.drop_all()
         self.writes.roots_first()
         self._flush(time.monotonic() + FLUSH_SHARE * timeout)
         self._give_up()

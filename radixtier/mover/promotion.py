@@ -1,29 +1,52 @@
-"""A promotion: the pages one request waits for.
+"""A promotion: pages that are to come up to DRAM, for a request that waits or for one that is expected.
 
-Owns nothing; the mover keeps the promotions and moves their pages. Scheduler thread only.
+Owns nothing; :class:`~radixtier.mover.promotions.Promotions` keeps them and moves their pages. Scheduler thread only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
 from radixtier.tree.residency import DOOMED, Pages, ResidencyTable, State
 
 
+class Trigger(Enum):
+    """Why pages come up."""
+
+    ARRIVAL = "arrival"
+    HINT = "hint"
+    RETURN = "return"
+    IDLE = "idle"
+    PROBE = "probe"
+
+
 @dataclass(eq=False)
 class Promotion:
-    """A request's path below HBM, root-side first, held until it is released."""
+    """A path below HBM, root-side first. One that a request waits for is held until it is released."""
 
     pages: Pages
     cold: Pages
-    """Those of ``pages`` that were not in DRAM when the request came."""
+    """Those of ``pages`` that were not in DRAM when it began."""
+    trigger: Trigger = Trigger.ARRIVAL
+    rank: float = 0.0
+    """Place in the order in which requests will be admitted, the first the least."""
     held: bool = False
     done: bool = False
     whole: bool = False
     """Every page is in DRAM and stays there until the promotion is dropped."""
     tags: set[int] = field(default_factory=set)
+    over: Callable[[float], None] | None = None
+    """Is told how many seconds the first read took; infinity where there was none, or it failed."""
+
+    def tell(self, seconds: float) -> None:
+        """Tell whoever wants to know, once."""
+        if self.over is not None:
+            over, self.over = self.over, None
+            over(seconds)
 
     def cut(self, gone: Pages) -> None:
         """Forget pages from the first of ``gone`` on: the tree freed them before they were held."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -12,10 +14,21 @@ class MoverStats:
     demoted: int = 0
     """Left DRAM for NVMe."""
     lost: int = 0
-    """Left DRAM with no other copy, since nothing could be written."""
+    """Left DRAM with no other copy, since it could not or might not be written."""
+    staged: int = 0
+    """Copied from HBM once more, since they were about to leave it and DRAM had given them up."""
     promoted: int = 0
+    promoted_by: Counter[str] = field(default_factory=Counter)
+    """The same, by trigger."""
+    ahead_used: Counter[str] = field(default_factory=Counter)
+    """Came up ahead of a request that then used them, by trigger."""
+    ahead_wasted: Counter[str] = field(default_factory=Counter)
+    """Came up ahead of requests and left again unused, by trigger."""
     written: int = 0
     write_failures: int = 0
+    writes_rejected: int = 0
+    """Answers of the admission policy; a page that is asked for again counts again."""
+    writes_throttled: int = 0
     read_failures: int = 0
     """Could not be promoted, the corrupt ones among them."""
     corrupt: int = 0
@@ -25,3 +38,7 @@ class MoverStats:
     """Taken over from an earlier run."""
     backups_declined: int = 0
     refilled: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}

@@ -10,11 +10,15 @@ import logging
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from radixtier.mover.jobs import Jobs
 from radixtier.mover.stats import MoverStats
+from radixtier.policy.bandwidth import ReadRate
 from radixtier.store.jobs import JobDone
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import DOOMED, NONE, Flags, ResidencyTable, Slots, State
+from radixtier.tree.residency import DOOMED, NONE, Flags, Pages, Slots, State
+from radixtier.tree.tiertree import TierTree
 from radixtier.tree.writequeue import Piece, WriteQueue
 
 logger = logging.getLogger(__name__)
@@ -31,6 +35,8 @@ LOSSY_AFTER_S = 5.0
 QUIET_S = 10.0
 """Pause between two warnings about pages that could not be written."""
 
+NO_PAGES: Pages = np.empty(0, np.int64)
+
 
 class WriteBehind:
     """Takes pieces in, and writes at most ``max_pages`` pages at once.
@@ -40,18 +46,21 @@ class WriteBehind:
 
     def __init__(
         self,
-        table: ResidencyTable,
+        tree: TierTree,
         jobs: Jobs,
         stats: MoverStats,
         free_slots: Callable[[Slots], None],
         *,
+        rate: ReadRate,
         max_pages: int,
         clock: Callable[[], float],
     ) -> None:
-        self._table = table
+        self._tree = tree
+        self._table = tree.table
         self._jobs = jobs
         self._stats = stats
         self._free_slots = free_slots
+        self._rate = rate
         self._max_pages = max_pages
         self._clock = clock
         self._queue = WriteQueue()
@@ -59,6 +68,10 @@ class WriteBehind:
         self._paused_until = 0.0
         self._failing_since: float | None = None
         self._quiet_until = 0.0
+        self.written: Callable[[int], None] = lambda n_pages: None
+        """Is told how many queued pages were written."""
+        self.dropped: Callable[[int], None] = lambda n_pages: None
+        """Is told how many queued pages were not written: they were freed, or written by another request."""
         self.slots_wanted = 0
         """Slots that could not be had, beyond those that are free or on their way back."""
 
@@ -86,10 +99,12 @@ class WriteBehind:
         """Queue consecutive pages of a run."""
         self._queue.append(piece)
         if self._queue.pages > 2 * self._table.n_frames:
-            self._queue.compact(self._unwritten)
+            before = self._queue.pages
+            self._queue.compact(self.unwritten)
+            self.dropped(before - self._queue.pages)
 
-    def _unwritten(self, piece: Piece) -> Flags:
-        """Whether each page is to be written: it may have been freed, and its handle reused, while it waited."""
+    def unwritten(self, piece: Piece) -> Flags:
+        """Whether each page is still to be written: it may have been freed, and its handle reused, while it waited."""
         table, pages = self._table, piece.pages
         wanted: Flags = (table.state[pages] == State.DIRTY) & (table.flight[pages] == 0)
         wanted &= table.run[pages] != NONE
@@ -104,49 +119,75 @@ class WriteBehind:
         if store is None or self.failing:
             return
         while self._queue and self._writing < self._max_pages:
-            piece = self._queue.take(min(WRITE_CHUNK_PAGES, max(1, store.room()[0])))
-            parts = piece.where(self._unwritten(piece))
-            while parts:
-                if not self._write(store, parts[0]):
-                    for part in reversed(parts):
-                        self._queue.push_front(part)
-                    return
-                parts.pop(0)
+            most = min(WRITE_CHUNK_PAGES, max(1, store.room()[0]))
+            pieces = self._next(most)
+            if pieces and not self._write(store, pieces):
+                for piece in reversed(pieces):
+                    self._queue.push_front(piece)
+                return
 
-    def _write(self, store: PageStore, piece: Piece) -> bool:
-        pages = piece.pages
+    def _next(self, most: int) -> list[Piece]:
+        """Take up to ``most`` pages that are to be written, of as many pieces as that takes: they become one extent."""
+        pieces: list[Piece] = []
+        while self._queue and most > 0:
+            taken = self._queue.take(most)
+            parts = taken.where(self.unwritten(taken))
+            self.dropped(len(taken) - sum(map(len, parts)))
+            pieces += parts
+            most -= sum(map(len, parts))
+        # A page may be queued twice.
+        pages = np.concatenate([piece.pages for piece in pieces]) if pieces else NO_PAGES
+        if len(np.unique(pages)) == len(pages):
+            return pieces
+        for piece in reversed(pieces[1:]):
+            self._queue.push_front(piece)
+        return pieces[:1]
+
+    def _write(self, store: PageStore, pieces: list[Piece]) -> bool:
+        pages = np.concatenate([piece.pages for piece in pieces])
         slots = store.alloc(len(pages))
         if slots is None:
             wanted = min(self._max_pages, len(pages) + self._queue.pages)
             self.slots_wanted = max(0, wanted - sum(store.room()))
             return False
         self._table.begin_write(pages, slots)
-        tag = self._jobs.start(lambda job: self._commit(piece, job))
+        tag = self._jobs.start(lambda job: self._commit(pieces, pages, job))
         self._writing += len(pages)
         store.write(self._table.frame[pages].astype("i8"), slots, self._table.key[pages, 0], tag)
         return True
 
-    def _commit(self, piece: Piece, job: JobDone) -> None:
-        table, pages = self._table, piece.pages
+    def _commit(self, pieces: list[Piece], pages: Pages, job: JobDone) -> None:
+        table = self._table
         self._writing -= len(pages)
         freed = table.end_write(pages, job.ok, job.checksums)
         alive = table.flight[pages] & DOOMED == 0
-        self._enter(piece, job.ok & alive & (table.state[pages] == State.CLEAN))
+        stored = job.ok & alive & (table.state[pages] == State.CLEAN)
+        failed = ~job.ok & alive & (table.state[pages] == State.DIRTY)
+        again: list[Piece] = []
+        at = 0
+        for piece in pieces:
+            end = at + len(piece)
+            self._enter(piece, stored[at:end])
+            again += piece.where(failed[at:end])
+            at = end
         self._free_slots(freed)
+        self.dropped(int((~job.ok & ~failed).sum()))
         self._stats.written += int(job.ok.sum())
-        failed = piece.where(~job.ok & alive & (table.state[pages] == State.DIRTY))
-        if not failed:
+        self.written(int(job.ok.sum()))
+        if not again:
+            self._rate.observe_write(job.nbytes, job.service_seconds)
             if not self.failing:
                 self._failing_since = None
             return
-        for part in failed:
+        for part in again:
             self._queue.append(part)
-        self._note_failure(sum(map(len, failed)), job)
+        self._note_failure(sum(map(len, again)), job)
 
     def _enter(self, piece: Piece, stored: Flags) -> None:
         """Let a restart find what was stored."""
         store, table = self._jobs.store, self._table
         assert store is not None
+        self._tree.note(piece.pages[stored], "written to NVMe")
         for part in piece.where(stored):
             if part.stretch is not None:
                 slots = table.slot[part.pages].astype("i8")
@@ -168,5 +209,6 @@ class WriteBehind:
 
     def clear(self) -> None:
         """Forget what has not started."""
+        self.dropped(self._queue.pages)
         self._queue.clear()
         self.slots_wanted = 0

@@ -1,6 +1,6 @@
 """The cache: SGLang's unified radix cache over HBM, DRAM and NVMe.
 
-Owns one record per waiting request and the leases of running loads. Which node exists, what is locked and what is
+Owns one record per request and the leases of running loads. Which node exists, what is locked and what is
 in HBM stays with SGLang's tree core; where the bytes below HBM are is the mover's. Scheduler thread only.
 
 A request goes through here like this:
@@ -9,7 +9,8 @@ A request goes through here like this:
 2. admission: :meth:`check_prefetch_progress` lets it pass when its pages are up or its deadline is over; the match
    that follows is cut in front of the first page that is not in DRAM, so that a load can deliver all it promises;
 3. load: :meth:`load_back` leases the frames until the copy is acknowledged;
-4. end: :meth:`finish_storage_prefetch_admission` or :meth:`release_aborted_request` drops the record.
+4. admission over: :meth:`finish_storage_prefetch_admission` or :meth:`release_aborted_request` drops the record;
+5. end of the turn: :meth:`checkpoint_into_tree` notes where it ended, for what is done before its next one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import logging
 import os
 import time
 from array import array
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,17 +32,29 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
-from radixtier.mover import Mover, Promotion
-from radixtier.policy.wait import PrefillRate
+from radixtier.mover import Mover, Trigger
+from radixtier.mover.ahead import Ahead
+from radixtier.policy.bandwidth import CopyRate
+from radixtier.policy.promotion import Ask, Plan, Probe, Why, plan
+from radixtier.sglang.control import Control
+from radixtier.sglang.explaining import Explaining
+from radixtier.sglang.forgetting import Forgetting
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.stack import STRATEGY, Tiers
-from radixtier.tree.residency import NONE, Pages, State
+from radixtier.sglang.staging import Staging
+from radixtier.sglang.steering import Steering
+from radixtier.sglang.waiting import Path, Request, Waiting
+from radixtier.tree.residency import HBM, NONE, Flags, Pages, State
 from radixtier.tree.writequeue import Piece
 
 logger = logging.getLogger(__name__)
+
+NO_PAGES: Pages = np.empty(0, np.int64)
 
 SPIN_S = 0.0005
 """How long an otherwise idle scheduler loop sleeps while requests wait for NVMe, so that I/O threads get the CPU."""
@@ -50,56 +65,14 @@ CLOSE_TIMEOUT_S = 10.0
 PAGES_REMEMBERED = 1 << 20
 """Pages, over all remembered paths, after which they are forgotten (8 bytes each)."""
 
-BATCHES_REMEMBERED = 4096
-"""Requests whose first insert may be outstanding; more than that only after errors."""
+REQUESTS_REMEMBERED = 65536
+"""Requests on their way; more than that only after errors."""
+
+ENDS_REMEMBERED = 4096
+"""Turns whose last pages are not backed up yet."""
 
 EVICT_SHARE = 64
 """SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """The part of a matched path that is not in HBM, root-side first, as of one epoch of the residency table."""
-
-    epoch: int
-    pages: Pages
-    known: int
-    """Leading pages that exist on some tier."""
-    loadable: int
-    """Leading pages that are in DRAM."""
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A request between arrival and admission."""
-
-    promotion: Promotion | None = None
-    node: int = -1
-    """Where the path of the promotion ends in SGLang's tree."""
-    cold: Pages = field(default_factory=lambda: np.empty(0, np.int64))
-    """Every page that was on NVMe only when the request asked for it."""
-    admissible: bool = False
-    """The scheduler may admit it: from now on only what is in DRAM counts."""
-    expired: bool = False
-    """Its deadline passed: it takes what has arrived and asks for no more."""
-    blocked_at: float | None = None
-    """When the scheduler first wanted to admit it and could not, seconds."""
-
-    def covers(self, result: MatchResult, page_size: int) -> bool:
-        """Whether all that a match found below HBM is held in DRAM for this request."""
-        held = self.promotion
-        if held is None or not held.whole or result.best_match_node != self.node:
-            return False
-        return bool(result.host_hit_length <= len(held.pages) * page_size)
-
-
-@dataclass(slots=True)
-class Batch:
-    """A prefill batch on its way: whose first insert is still to come, and what the others brought."""
-
-    requests: set[Any] = field(default_factory=set)
-    started: float = 0.0
-    tokens: int = 0
 
 
 class RadixTierCache(UnifiedRadixCache):
@@ -107,6 +80,8 @@ class RadixTierCache(UnifiedRadixCache):
 
     _mover: Mover | None = None
     _restoration: Restoration | None = None
+    tokenizer: Any = None
+    """The scheduler's, if it has one."""
 
     def __init__(self, params: Any, tiers: Tiers) -> None:
         self._tiers = tiers
@@ -122,18 +97,37 @@ class RadixTierCache(UnifiedRadixCache):
             raise ValueError(f"radixtier: no tier for host pools of type {type(pool).__name__}; start without it")
         self._pool = pool
         self._domain = pool.shared_allocation_domain
-        self._prefill = PrefillRate()
-        self._next_batch = Batch()
-        self._batches: dict[Any, Batch] = {}
+        self.prefill = PrefillWatch()
+        self.copies = CopyRate()
+        self._probe = Probe()
         self._last_tick = 0.0
+        self._requests: OrderedDict[str, Request] = OrderedDict()
         self._waiting: dict[Any, Waiting] = {}
+        self._seen_waiting = 0
+        """Requests that the scheduler asked for since its last step: their order is that of admission."""
+        self._inserting: Request | None = None
+        """The request whose tokens go into the tree at the moment."""
+        self._ended: OrderedDict[int, Request] = OrderedDict()
+        """Turns by the node that they ended with, until it is backed up."""
         self._loads: dict[int, Pages] = {}
+        self._staged: set[int] = set()
+        """Nodes of which pages are being copied to DRAM since HBM will lose them."""
         self._paths: dict[tuple[int, int, int], Path] = {}
         self._remembered = 0
         self._mover = pool.mover
+        self.ahead = Ahead(
+            self.mover.tree, self.mover.promotions, self.mover.rate, page_bytes=self.mover.page_bytes,
+            clock=time.monotonic,
+        )  # fmt: skip
+        self.explain = Explaining(self)
+        self._forgetting = Forgetting(self)
+        self.steering = Steering(self)
+        address = self._tiers.control
+        self.control = None if address is None else Control(self, address, self._tiers.control_key)
+        self._staging = Staging(self, self.token_to_kv_pool_allocator.size, server_args.chunked_prefill_size or 0)
         restorer = None if self.mover.store is None else self.mover.store.restorer()
         if restorer is not None:
-            self._restoration = Restoration(self, super().match_prefix, restorer)
+            self._restoration = Restoration(self, restorer)
             self._restore_some(first=True)
 
     @property
@@ -147,6 +141,8 @@ class RadixTierCache(UnifiedRadixCache):
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """Match over all tiers, cut in front of the first page that cannot be delivered."""
         result = super().match_prefix(params)
+        if params.req is not None:
+            self._see(params.req, len(params.key), result)
         if result.host_hit_length == 0:
             return result
         waiting = None if params.req is None else self._waiting.get(params.req.cache_request_handle)
@@ -163,6 +159,20 @@ class RadixTierCache(UnifiedRadixCache):
             no_retry(params.req)
         length = result.device_prefix_len + deliverable * self.page_size
         return super().match_prefix(replace(params, key=params.key[:length]))
+
+    def _see(self, req: Any, prompt_tokens: int, result: MatchResult) -> None:
+        """Keep a record of a request from its first match on, and where its path ends now."""
+        request = self._requests.get(req.rid)
+        if request is None:
+            prompt_tokens = max(prompt_tokens, len(req.origin_input_ids))
+            record = RequestRecord(req.rid, req.session_id, arrived=time.time(), prompt_tokens=prompt_tokens)
+            request = Request(record, time.monotonic(), req.kv_hints)
+            self._requests[req.rid] = request
+            if len(self._requests) > REQUESTS_REMEMBERED:
+                self._requests.popitem(last=False)
+        request.node = result.best_match_node
+        if not request.admitted:
+            request.record.hbm = result.device_prefix_len
 
     def _path(self, result: MatchResult) -> Path:
         """What a match found below HBM; remembered until residency or the part in HBM changes."""
@@ -206,6 +216,7 @@ class RadixTierCache(UnifiedRadixCache):
             return
         waiting = self._waiting.get(request)
         node = last_host_node_id
+        matched = len(matched_prefix_tokens or ())
         if waiting is None:
             path = self._read_path(node)
         elif waiting.expired:
@@ -215,69 +226,173 @@ class RadixTierCache(UnifiedRadixCache):
             key = RadixKey(tokens, extra_key, self.tree_core.is_eagle, cache_salt=cache_salt)
             result = super().match_prefix(MatchPrefixParams(key=key.page_aligned(self.page_size)))
             node, path = result.best_match_node, self._path(result)
+            matched = result.device_prefix_len + result.host_hit_length
         if path.known == 0:
             return
-        waiting = self._waiting.setdefault(request, Waiting())
+        if waiting is None:
+            waiting = self._waiting[request] = Waiting(NO_PAGES)
         if waiting.promotion is not None:
-            self.mover.drop(waiting.promotion)
-        waiting.promotion = self.mover.promote(path.pages[: path.known])
-        waiting.cold = np.union1d(waiting.cold, waiting.promotion.cold)
+            self.mover.promotions.drop(waiting.promotion)
+        waiting.known = path.known
+        waiting.prompt_tokens = matched + len(new_input_tokens)
+        waiting.hbm_tokens = matched - len(path.pages) * self.page_size
+        self._promote(waiting, path.pages[: path.known])
         waiting.node = node
         waiting.admissible = False
 
+    def _promote(self, waiting: Waiting, pages: Pages) -> None:
+        """Start what the request is to wait for, up to the split point, and hold its path up to there."""
+        promotions = self.mover.promotions
+        waiting.plan = self._plan(waiting, pages)
+        cold = np.flatnonzero(self.mover.table.is_cold(pages))
+        wait = waiting.plan.wait_pages
+        upto = len(pages) if wait == len(cold) else int(cold[wait])
+        # The scheduler calls in the order of admission, so the last to arrive is the last for now.
+        waiting.promotion = promotions.start(pages[:upto], rank=float(len(self._waiting)))
+        waiting.cold = np.union1d(waiting.cold, waiting.promotion.cold)
+        if waiting.plan.why is Why.TOO_SLOW and wait == 0:
+            self._try_again(pages[cold])
+
+    def _plan(self, waiting: Waiting, pages: Pages, underway: bool = False) -> Plan:
+        table, promotions = self.mover.table, self.mover.promotions
+        cold = np.flatnonzero(table.is_cold(pages))
+        ask = Ask(
+            prompt_tokens=waiting.prompt_tokens, hbm_tokens=waiting.hbm_tokens, pages=len(pages), cold=cold,
+            page_tokens=self.page_size, page_bytes=self.mover.page_bytes,
+            # Whatever is in front of a cold page is held as well.
+            frames=int((cold < promotions.hold_limit).sum()),
+            queued_bytes=0 if underway else promotions.demanded_bytes, waiting=underway,
+        )  # fmt: skip
+        return plan(ask, self.prefill.cost, self.mover.rate, self.copies)
+
+    def _try_again(self, cold: Pages) -> None:
+        """Now and then read some of what nobody waits for, to notice when the drive has recovered."""
+        now, mover = time.monotonic(), self.mover
+        if self._probe.due(now):
+            some = cold[: mover.promotions.job_pages]
+            self._probe.started(now, float(mover.rate.seconds(float(len(some) * mover.page_bytes))))
+            mover.promotions.ahead(
+                some, Trigger.PROBE, lambda seconds: self._probe.finished(time.monotonic(), seconds)
+            )
+
     def check_prefetch_progress(self, request: Any) -> bool:
         """Whether the request may be admitted: its pages are up, or it waited as long as recomputing would take."""
-        waiting = self._waiting.setdefault(request, Waiting())
+        waiting = self._waiting.get(request)
+        if waiting is None:
+            waiting = self._waiting[request] = Waiting(NO_PAGES)
         if waiting.promotion is None or waiting.admissible:
             waiting.admissible = True
             return True
+        self._seen_waiting += 1
+        waiting.promotion.rank = float(self._seen_waiting)
         if not waiting.promotion.ready(self.mover.table):
             now = time.monotonic()
             waiting.blocked_at = waiting.blocked_at or now
-            if now - waiting.blocked_at < self._prefill.deadline(len(waiting.cold) * self.page_size):
+            if now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
                 return False
             # What arrives until there is room for the request in HBM is taken along.
             waiting.expired = True
+        if waiting.blocked_at is not None and request.rid in self._requests:
+            self._requests[request.rid].record.waited_s = time.monotonic() - waiting.blocked_at
         waiting.admissible = True
         return True
+
+    def _deadline(self, waiting: Waiting, waited_s: float) -> float:
+        """Seconds that a request may wait in all; what was learnt of the drive meanwhile only ever shortens it."""
+        assert waiting.plan is not None and waiting.promotion is not None
+        if waited_s > waiting.plan.expected_s:
+            left = self._plan(waiting, waiting.promotion.pages, underway=True)
+            waiting.plan = waiting.plan.revised(left, waited_s)
+        return waiting.plan.deadline_s
 
     def finish_storage_prefetch_admission(self, request: Any, fulfilled_tokens: int, reason: str | None) -> None:
         """The request was admitted: its load, if any, holds its own leases now."""
         super().finish_storage_prefetch_admission(request, fulfilled_tokens, reason)
-        self._next_batch.requests.add(request)
+        self.prefill.admitted(request)
+        self._count(request)
         self._forget(request)
+
+    def _count(self, request: Any) -> None:
+        """Count a request once on the path that it uses, whatever its chunks and however often it is admitted."""
+        known = self._requests.get(request.rid)
+        if known is None or known.admitted:
+            return
+        known.admitted = True
+        self.explain.admitted(known, self._waiting.get(request))
+        (path,) = self.tree_core.collect_path_info([known.node])
+        for info in reversed(path):
+            page = self.last_page(info.node_id)
+            if page is not None:
+                self.mover.tree.ends(page, info.node_id)
+                self.mover.used_by_request(page)
+                return
 
     def release_aborted_request(self, request: Any) -> None:
         """The request is gone: its promotion is cancelled and its pages are released."""
         super().release_aborted_request(request)
         if self._mover is not None:
             self._forget(request)
+            self.prefill.dropped(request)
+            self._requests.pop(request.rid, None)
 
     def _forget(self, request: Any) -> None:
         waiting = self._waiting.pop(request, None)
         if waiting is not None and waiting.promotion is not None:
-            self.mover.drop(waiting.promotion)
+            self.mover.promotions.drop(waiting.promotion)
 
-    # ---- prefill rate -------------------------------------------------------------------------------
+    # ---- prefill and the end of a turn --------------------------------------------------------------
 
     def ready_to_load_host_cache(self) -> int:
         """The requests admitted since the last call start their prefill as one batch."""
-        batch, self._next_batch = self._next_batch, Batch()
-        batch.started = time.monotonic()
-        if len(self._batches) > BATCHES_REMEMBERED:
-            self._batches.clear()
-        self._batches.update(dict.fromkeys(batch.requests, batch))
+        self.prefill.begin()
         return super().ready_to_load_host_cache()
 
     def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """Insert as stock does; the first insert of a batch's last request tells how long its prefill took."""
-        batch = self._batches.pop(req.cache_request_handle, None) if self._mover is not None else None
-        if batch is not None:
-            batch.requests.discard(req.cache_request_handle)
-            batch.tokens += up_to - req.kv.cache_protected_len
-            if not batch.requests:
-                self._prefill.observe(batch.tokens, time.monotonic() - batch.started)
+        if self._mover is None:
+            super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
+            return
+        self.prefill.inserted(req.cache_request_handle, req.kv.cache_protected_len, up_to)
+        self._inserting = self._requests.get(req.rid)
         super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
+        self.explain.inserted(req.last_node, self._inserting)
+        self._came_to_hbm(req.last_node)
+        self._inserting = None
+        if req.finished():
+            self.turn_over(req.rid, req.last_node)
+
+    def _came_to_hbm(self, node: int) -> None:
+        """Learn that HBM has the path that ends with ``node``: some may have been computed that is on NVMe."""
+        (path,) = self.tree_core.collect_path_info([node])
+        for info in reversed(path):
+            spec = self.tree_core.build_storage_backup_spec(info.node_id, False)
+            if spec is None:
+                continue
+            pages = self._pool.pages_of(spec.host_value)
+            if self.mover.table.mark[pages[-1]] & HBM:
+                return
+            if self.mover.table.run[pages[-1]] != NONE:
+                self.mover.tree.came_to_hbm(pages)
+
+    def turn_over(self, rid: str, node: int) -> None:
+        """A request has ended with ``node``: as soon as that is backed up, its session is between two turns."""
+        request = self._requests.pop(rid, None)
+        if request is None:
+            return
+        self.explain.over(request)
+        self._ended[node] = request
+        if len(self._ended) > ENDS_REMEMBERED:
+            self._ended.popitem(last=False)
+        self._end_turn(node)
+
+    def _end_turn(self, node: int) -> None:
+        page = self.last_page(node) if node in self._ended else None
+        run = None if page is None else self.mover.tree.run_of(page)
+        if run is not None:
+            request = self._ended.pop(node)
+            self.ahead.turn_ended(run, request.record.session, request.arrived)
+            if request.hints is not None:
+                self.steering.at_turn_end(request, run)
 
     # ---- load ---------------------------------------------------------------------------------------
 
@@ -291,12 +406,13 @@ class RadixTierCache(UnifiedRadixCache):
             self.mover.release(path.pages)
             return False
         self._loads[node_id] = path.pages
-        if len(path.pages):
-            self.mover.tree.use_page(int(path.pages[-1]))
-        waiting = None if req is None else self._waiting.get(req.cache_request_handle)
-        if waiting is not None:
+        if req is not None:
+            waiting = self._waiting.get(req.cache_request_handle)
+            cold = 0 if waiting is None else int(np.isin(path.pages, waiting.cold).sum()) * self.page_size
+            self.mover.parking.served(cold // self.page_size)
             # For ``cached_tokens_details``: of what is loaded, what was on NVMe only when the request came.
-            req.storage_hit_length = int(np.isin(path.pages, waiting.cold).sum()) * self.page_size
+            req.storage_hit_length = cold
+            self.explain.loaded(self._requests.get(req.rid), len(path.pages) * self.page_size - cold, cold)
         return True
 
     def loading_check(self, finish_count: int | None = None) -> None:
@@ -305,10 +421,13 @@ class RadixTierCache(UnifiedRadixCache):
         super().loading_check(finish_count=finish_count)
         for ack in running[: len(running) - len(self.cache_controller.ack_load_queue)]:
             self._domain.finish(ack.finish_event)
+            if ack.timing_enabled:
+                self.copies.observe(ack.num_bytes, ack.start_event.elapsed_time(ack.finish_event) / 1000)
             for node_id in ack.node_ids:
                 pages = self._loads.pop(node_id, None)
                 if pages is not None:
                     self.mover.release(pages)
+                    self.mover.tree.came_to_hbm(pages)
 
     # ---- backup -------------------------------------------------------------------------------------
 
@@ -321,16 +440,21 @@ class RadixTierCache(UnifiedRadixCache):
         for ack, fragments in zip(running[:reaped], nodes, strict=False):
             for pages in self._domain.finish(ack.finish_event):
                 self.mover.filled(pages)
-            for node_id in fragments:
-                self._learn(node_id)
+            for node_id, used in fragments:
+                self._learn(node_id, used)
+                self._end_turn(node_id)
+            self._staged.difference_update(ack.node_ids)
 
-    def _fragments(self, ack: Any) -> list[int]:
-        """Nodes that an acknowledgement covers, ancestors first (a node may have been split since)."""
-        ongoing = (self.ongoing_write_through.get(ack_id) for ack_id in ack.node_ids)
-        return [node_id for write in ongoing if write is not None for node_id in write.publish_node_ids]
+    def _fragments(self, ack: Any) -> list[tuple[int, bool]]:
+        """Nodes that an acknowledgement covers, ancestors first (a node may have been split since), and if in use."""
+        ongoing = ((ack_id not in self._staged, self.ongoing_write_through.get(ack_id)) for ack_id in ack.node_ids)
+        return [(node_id, used) for used, write in ongoing if write is not None for node_id in write.publish_node_ids]
 
-    def _learn(self, node_id: int) -> None:
-        """Add a backed-up node to the TierTree and queue what is not on NVMe yet."""
+    def _learn(self, node_id: int, used: bool = True) -> None:
+        """Add a backed-up node to the TierTree and queue what is not on NVMe yet.
+
+        What was copied once more since HBM will lose it was not ``used`` by anybody.
+        """
         spec = self.tree_core.build_storage_backup_spec(node_id, False)
         if spec is None:
             return
@@ -341,14 +465,18 @@ class RadixTierCache(UnifiedRadixCache):
         if (table.run[pages] == NONE).all():
             # Without a backup of the page in front its key is not known; a random one is at least nobody else's.
             stretch = Stretch.chained(space, front or os.urandom(DIGEST_BYTES), tokens, self.page_size)
-            tree.add(pages, parent, stretch.keys)
+            tree.add(pages, parent, stretch.keys, node=node_id)
+            self.explain.computed(node_id, pages)
+            self.mover.parking.computed(pages)
         else:
-            tree.use_page(int(pages[-1]))
+            if used:
+                tree.use_page(int(pages[-1]))
             stretch = Stretch(
                 space, front or b"", table.key[pages].view(np.uint8), tokens.astype(np.int32).reshape(len(pages), -1)
             )
-        dirty = Piece(pages, stretch if front else None).where(table.state[pages] == State.DIRTY)
-        for piece in dirty:
+        if used:
+            tree.came_to_hbm(pages)
+        for piece in Piece(pages, stretch if front else None).where(table.state[pages] == State.DIRTY):
             self.mover.write_behind(piece)
 
     def _in_front_of(self, node_id: int) -> tuple[Space, int | None, bytes | None]:
@@ -362,6 +490,10 @@ class RadixTierCache(UnifiedRadixCache):
             return space, None, namespace_seed(*space)
         page = self.last_page(path[-2].node_id)
         return space, page, None if page is None else self.mover.tree.key_of(page)
+
+    def match_all(self, params: MatchPrefixParams) -> MatchResult:
+        """Match as stock does: what is there, whether or not it can be delivered."""
+        return super().match_prefix(params)
 
     def last_page(self, node_id: int) -> int | None:
         """Handle of the last page of a node, None without a backup."""
@@ -391,32 +523,44 @@ class RadixTierCache(UnifiedRadixCache):
         restoration = self._restoration
         if restoration is None:
             return
-        idle = not self._waiting and self.protected_size() == 0
         try:
             if first:
                 restoration.first()
             else:
                 # Nothing is forgotten meanwhile, so that whoever needs a slot waits for the end of it.
-                restoration.step(IDLE_STEP_S if idle or self.mover.slots_wanted else STEP_S)
+                restoration.step(IDLE_STEP_S if self._idle or self.mover.slots_wanted else STEP_S)
         except Exception:  # a miss is legal, the end of the scheduler is not
             logger.exception("radixtier: the rest of what is on NVMe cannot be brought back")
             restoration.cancel()
         if restoration.over:
             self._restoration = None
 
-    # ---- refill -------------------------------------------------------------------------------------
+    # ---- from HBM once more -------------------------------------------------------------------------
 
     def insert(self, params: InsertParams) -> InsertResult:
         """Insert as stock does; pages of the path whose bytes were lost are filled again from HBM."""
         result = super().insert(params)
         if self._mover is not None and self._mover.table.count[State.LOST] and result.last_device_node is not None:
-            self._refill(result.last_device_node)
+            self._copy_again(result.last_device_node, self._lost)
         return result
 
-    def _refill(self, end: int) -> None:
+    def _lost(self, pages: Pages) -> Flags:
+        lost: Flags = self.mover.table.state[pages] == State.LOST
+        self.explain.copied_again(self._inserting, pages[lost])
+        self.mover.parking.computed(pages[lost])
+        return lost
+
+    def copy_down(self, run: int, pages: Pages) -> int:
+        """Copy pages of a run that are in HBM to DRAM once more; returns how many are on their way."""
+        node = self.mover.tree.node_of(run)
+        return 0 if node is None else self._copy_again(node, lambda some: np.isin(some, pages), staged=True)
+
+    def _copy_again(self, end: int, wanted: Callable[[Pages], Flags], staged: bool = False) -> int:
+        """Back wanted pages of the path that ends with a node up once more, as far as they are in HBM."""
         (path,) = self.tree_core.collect_path_info([end])
         pending = {node for write in self.ongoing_write_through.values() for node in write.publish_node_ids}
         pending |= self.ongoing_write_through.keys()
+        copied = 0
         for info in path:
             if info.full_value_len is None or info.node_id in pending:
                 continue
@@ -424,16 +568,33 @@ class RadixTierCache(UnifiedRadixCache):
             if spec is None:
                 continue
             pages = self._pool.pages_of(spec.host_value)
-            lost = self.mover.table.state[pages] == State.LOST
-            if lost.any() and self.mover.refill(pages[lost]):
-                self._write_again(info.node_id, pages, lost)
+            some = wanted(pages)
+            chosen = self.mover.refill(pages[some]) if some.any() else NO_PAGES
+            if len(chosen):
+                self._write_again(info.node_id, pages, np.isin(pages, chosen))
+                if staged:
+                    self._staged.add(info.node_id)
+                copied += len(chosen)
+        return copied
 
-    def _write_again(self, node_id: int, pages: Pages, lost: np.ndarray[Any, Any]) -> None:
+    def _evict_device_leaf(self, node_id: int, tracker: Any) -> Any:
+        """Evict as stock does, and learn which pages HBM does not have any more."""
+        spec = None if self._mover is None else self.tree_core.build_storage_backup_spec(node_id, False)
+        pages = NO_PAGES if spec is None else self._pool.pages_of(spec.host_value)
+        result = super()._evict_device_leaf(node_id, tracker)
+        if len(pages):
+            self.mover.tree.left_hbm(pages)
+        elif self._mover is not None:  # Nobody will ever back this node up.
+            self._ended.pop(node_id, None)
+            self.explain.gone(node_id)
+        return result
+
+    def _write_again(self, node_id: int, pages: Pages, some: Flags) -> None:
         """Queue a backup of some pages of a node behind their old handles, with stock's fence and acknowledgement."""
         device = self.tree_core.get_component_device_value(node_id, ComponentType.FULL)
-        rows = device.reshape(-1, self.page_size)[torch.from_numpy(np.flatnonzero(lost))]
+        rows = device.reshape(-1, self.page_size)[torch.from_numpy(np.flatnonzero(some))]
         self.cache_controller.write_queue.append(
-            CacheOperation(self._pool.tokens_of(pages[lost]), rows.reshape(-1), node_id)
+            CacheOperation(self._pool.tokens_of(pages[some]), rows.reshape(-1), node_id)
         )
         lock = self.inc_lock_ref(node_id).to_dec_params()
         track_backup(self, node_id, lock, [node_id])
@@ -443,10 +604,21 @@ class RadixTierCache(UnifiedRadixCache):
     def check_hicache_events(self) -> None:
         """Once per scheduler step: reap transfers, commit I/O, make room, and let I/O threads run."""
         super().check_hicache_events()
+        self._seen_waiting = 0
         self.mover.tick()
         self._make_room()
         self._restore_some()
+        self._staging.step()
+        self.steering.step()
+        if self.control is not None:
+            self.control.step()
+        self.ahead.step(self._idle and self._restoration is None)
         self._yield_to_io()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request waits or runs."""
+        return not self._waiting and bool(self.protected_size() == 0)
 
     def _make_room(self) -> None:
         """Where only forgetting helps, let SGLang's leaf-first eviction forget; prefix closure holds that way.
@@ -455,7 +627,15 @@ class RadixTierCache(UnifiedRadixCache):
         """
         mover = self.mover
         if mover.slots_wanted and self._restoration is None:
-            self.evict_host(max(mover.slots_wanted, mover.table.n_handles // EVICT_SHARE) * self.page_size)
+            self._evict_leaves(max(mover.slots_wanted, mover.table.n_handles // EVICT_SHARE))
+
+    def _evict_leaves(self, pages: int) -> None:
+        """Have SGLang's tree forget some leaves below HBM, those that the policy minds least as far as that goes."""
+        with self._forgetting.sparing(pages):
+            forgotten = self.evict_host(pages * self.page_size)
+        if forgotten == 0 and self.evict_host(pages * self.page_size) == 0:
+            # All that is left is retained: nothing may wedge the pool.
+            self.steering.give_way()
 
     def _yield_to_io(self) -> None:
         """Sleep a moment when the loop only spins for requests that wait for NVMe."""
@@ -473,15 +653,23 @@ class RadixTierCache(UnifiedRadixCache):
             self._end_restoration()
             for request in list(self._waiting):
                 self._forget(request)
+            self._requests.clear()
+            self._ended.clear()
+            self.explain.clear()
+            self.ahead.clear()
+            self.steering.clear()
             for pages in self._loads.values():
                 self.mover.release(pages)
             self._loads.clear()
+            self._staged.clear()
             self._paths.clear()
         super().reset()
 
     def release_host_resources(self) -> None:
         """Graceful stop: store what is not stored yet, end all I/O, then let SGLang unregister the buffers."""
         if self._mover is not None:
+            if self.control is not None:
+                self.control.close()
             if self._restoration is not None:
                 self._restoration.abandon()
             self.writing_check()

@@ -6,6 +6,7 @@ Owns the path from the checked configuration to running tiers. Called once per s
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,10 @@ from typing import Any
 
 from radixtier.config import RadixTierConfig, ResolvedSizes
 from radixtier.io.frames import FrameBuffer
+from radixtier.io.live_faults import with_faults
 from radixtier.io.probe import engine_factory
+from radixtier.policy.admission import Admission, make_admission
+from radixtier.policy.write_budget import Budgeted, WriteBudget
 from radixtier.sglang.identity import PageShape, store_identity
 from radixtier.sglang.resolution import sizes_of
 from radixtier.store.store import PageStore
@@ -46,11 +50,22 @@ def create_cache(ctx: Any) -> Any:
         n_slots=sizes.nvme_slots,
         open_store=partial(open_store, config, sizes, ctx.server_args),
         scrub_rate=config.scrub.amount,
+        eviction=config.eviction,
+        admission=partial(_admission, config),
+        control=config.control_address(bool(ctx.server_args.api_key)),
+        control_key=ctx.server_args.api_key,
     )
     cache_class: Any = partial(RadixTierCache, tiers=tiers)
     cache = create_unified_radix_cache(ctx, cache_class=cache_class)
     _CACHES.add(cache)
     return cache
+
+
+def _admission(config: RadixTierConfig, capacity_pages: int) -> Admission:
+    """Make the admission policy, under the write budget if there is one."""
+    admission = make_admission(config.admission, capacity_pages)
+    most = config.bytes_per_day()
+    return admission if most is None else Budgeted(admission, WriteBudget(most))
 
 
 def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:
@@ -83,7 +98,7 @@ def open_store(
         frames,
         page_tokens=shape.page_size,
         identity=store_identity(server_args, shape),
-        engine=engine_factory(config.io_engine),
+        engine=with_faults(engine_factory(config.io_engine), os.environ),
         min_free_bytes=config.nvme_min_free.amount,
         keep_others=config.nvme_others == "keep",
         wake=wake,
@@ -105,8 +120,12 @@ def open_gates() -> None:
 
 
 def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    mover = getattr(scheduler.tree_cache, "_mover", None)
-    if mover is not None and mover.store is not None:
+    cache = scheduler.tree_cache
+    mover = getattr(cache, "_mover", None)
+    if mover is None:
+        return
+    cache.tokenizer = getattr(scheduler, "tokenizer", None)
+    if mover.store is not None:
         scheduler.enable_hicache_storage = True
 
 

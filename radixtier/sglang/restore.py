@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,9 +33,6 @@ STEP_S = 0.005
 IDLE_STEP_S = 0.1
 """And in one step of a scheduler that has none, which takes such steps only a few times per second."""
 
-Match = Callable[[MatchPrefixParams], Any]
-
-
 class Restoration:
     """Puts back what ``restorer`` reads.
 
@@ -44,13 +40,10 @@ class Restoration:
     ----------
     cache
         The cache to fill.
-    match
-        SGLang's own ``match_prefix`` of that cache, which counts what is there, whatever can be delivered.
     """
 
-    def __init__(self, cache: Any, match: Match, restorer: Restorer) -> None:
+    def __init__(self, cache: Any, restorer: Restorer) -> None:
         self._cache = cache
-        self._match = match
         self._restorer = restorer
         self._mover = cache.mover
         self._warmest: list[Any] | None = None
@@ -89,7 +82,7 @@ class Restoration:
             self._end()
             return False
         space, tokens = self._warmest.pop()
-        self._match(MatchPrefixParams(key=self._key(space, tokens)))
+        self._cache.match_all(MatchPrefixParams(key=self._key(space, tokens)))
         return True
 
     def _end(self) -> None:
@@ -130,7 +123,7 @@ class Restoration:
         cache, mover, page_size = self._cache, self._mover, self._cache.page_size
         stretch, slots = stored.stretch, stored.slots
         key = self._key(stretch.space, np.concatenate([stored.path, stretch.tokens.reshape(-1)]))
-        found = self._match(MatchPrefixParams(key=key))
+        found = self._cache.match_all(MatchPrefixParams(key=key))
         matched = found.device_prefix_len + found.host_hit_length
         there = (matched - len(stored.path)) // page_size
         node = found.best_match_node

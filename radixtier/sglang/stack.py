@@ -26,8 +26,10 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost, get_mha_hos
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.runtime_context import get_memory
 
+from radixtier.control import Address
 from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
+from radixtier.policy.admission import Admission, AdmitAll
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
 from radixtier.sglang.identity import PageShape
 from radixtier.store.store import PageStore
@@ -54,12 +56,22 @@ class Tiers:
         Opens the store once the pool is there; not called for a DRAM-only tier.
     scrub_rate
         Bytes per second that are read in the background to find pages that went bad; 0 for none.
+    eviction
+        Name of the policy by which DRAM gives up pages.
+    admission
+        Given the number of slots, makes the policy by which pages are written to NVMe.
+    control, control_key
+        Where the control endpoint listens, None for nowhere, and the key that its clients need.
     """
 
     n_frames: Callable[[int], int]
     n_slots: int
     open_store: OpenStore
     scrub_rate: int = 0
+    eviction: str = "lru"
+    admission: Callable[[int], Admission] = lambda _: AdmitAll()
+    control: Address | None = None
+    control_key: str | None = None
 
 
 class RadixTierStrategy(StackStrategy):
@@ -125,7 +137,10 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostP
     page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
     n_frames, n_slots = tiers.n_frames(page_bytes), tiers.n_slots
     table = ResidencyTable(n_frames + n_slots, n_frames)
-    mover = Mover(table, TierTree(table), None, page_bytes=page_bytes, scrub_rate=tiers.scrub_rate)
+    tree = TierTree(table, tiers.eviction)
+    mover = Mover(
+        table, tree, None, page_bytes=page_bytes, admission=tiers.admission(n_slots), scrub_rate=tiers.scrub_rate
+    )  # fmt: skip
     # The size was checked before the model was loaded; SGLang's own check keeps 10 GiB free, which a small machine
     # does not have.
     with host_memory_budget_scope(n_frames * page_bytes):

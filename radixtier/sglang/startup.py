@@ -20,7 +20,7 @@ from radixtier.machine import Machine
 from radixtier.settings import load_config
 from radixtier.sglang.refusals import check_input, refuse
 from radixtier.tools.holders import lock_holders
-from radixtier.units import Unit
+from radixtier.units import BadValue, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,10 @@ def _check_input(config: RadixTierConfig, server_args: Any) -> list[Problem]:
     # Directories that do not answer would stop this process as well, so they are looked at from another one first.
     found = _check_directories(config) or config.validate(Machine.probe()) + _check_engine(config)
     found += check_input(server_args)
+    try:
+        config.control_address(bool(server_args.api_key))
+    except BadValue as error:
+        found.append(config.problem("control", error.why, error.fix))
     if config.hbm_size is not None and server_args.max_total_tokens is not None:
         why = f"contradicts {config.named('hbm_size')}, which sets it"
         found.append(Problem("--max-total-tokens", server_args.max_total_tokens, why, "Keep one of them"))

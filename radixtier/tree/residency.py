@@ -10,7 +10,7 @@ Invariants, checked by :meth:`ResidencyTable.check`:
   neither are its frame and its slot: ``free`` on it only marks it, the last user's release frees it;
 - state and places agree: see :class:`State`.
 
-A handle costs 50 bytes of metadata, whatever the page size and wherever its bytes are.
+A handle costs 51 bytes of metadata, whatever the page size and wherever its bytes are.
 """
 
 from __future__ import annotations
@@ -47,9 +47,13 @@ class State(IntEnum):
 _DIRTY, _CLEAN, _COLD = int(State.DIRTY), int(State.CLEAN), int(State.COLD)
 # Comparing an array with an enum member takes 2 us, a third of a short match; with a plain integer 0.8.
 
-WRITE, READ, DOOMED, VERIFY = 1, 2, 4, 8
+WRITE, READ, DOOMED, VERIFY, COPY = 1, 2, 4, 8, 16
 """Bits of ``flight``: frame -> slot in flight, slot -> frame in flight, freed by the tree while in use, slot is read
-for its checksum only."""
+for its checksum only, HBM -> frame in flight for a page that is on NVMe."""
+
+HBM, PARKED = 1, 2
+"""Bits of ``mark``, which decide what leaves DRAM and never what may be delivered: the page was seen in HBM since it
+last left it; it may not be written to NVMe (yet), so DRAM has its only copy below HBM (of ``DIRTY`` pages only)."""
 
 NONE = -1
 
@@ -72,6 +76,7 @@ class ResidencyTable:
         self.n_frames = n_frames
         self.state = np.zeros(n_handles, np.uint8)
         self.flight = np.zeros(n_handles, np.uint8)
+        self.mark = np.zeros(n_handles, np.uint8)
         self.lease = np.zeros(n_handles, np.uint32)
         self.hold = np.zeros(n_handles, np.uint32)
         self.frame = np.zeros(n_handles, np.int32)
@@ -90,6 +95,7 @@ class ResidencyTable:
         """Forget everything. Nothing may be in flight (the caller drains first)."""
         self.state[:] = State.FREE
         self.flight[:] = 0
+        self.mark[:] = 0
         self.lease[:] = 0
         self.hold[:] = 0
         for array in (self.frame, self.slot, self.run):
@@ -141,6 +147,7 @@ class ResidencyTable:
     ) -> None:
         """Give ``DIRTY`` pages that nobody writes the slots that hold their bytes already: ``CLEAN`` then."""
         assert (self.state[pages] == State.DIRTY).all() and (self.flight[pages] == 0).all()
+        self.set_mark(pages, PARKED, False)
         self.slot[pages] = slots
         self.checksum[pages] = checksums
         self._set(pages, State.CLEAN)
@@ -191,6 +198,7 @@ class ResidencyTable:
         self.slot[pages] = NONE
         self.run[pages] = NONE
         self.flight[pages] = 0
+        self.mark[pages] = 0
         self._set(pages, State.FREE)
         self._free_handles[self.free_handles : self.free_handles + len(pages)] = pages[::-1]
         self.free_handles += len(pages)
@@ -209,11 +217,35 @@ class ResidencyTable:
         cold: Flags = self.state[pages] == _COLD
         return cold
 
+    def only_on_nvme(self, pages: Pages) -> Flags:
+        """Whether each page is on NVMe, and as far as anybody knows not in HBM either."""
+        cold: Flags = (self.state[pages] == _COLD) & (self.mark[pages] & HBM == 0)
+        return cold
+
     def unused(self, pages: Pages, state: State) -> Flags:
         """Whether each page is in ``state`` and nobody uses it: of ``CLEAN`` ones, the frame is free for the asking."""
         ok: Flags = (self.state[pages] == state) & (self.flight[pages] == 0)
         ok &= (self.lease[pages] == 0) & (self.hold[pages] == 0)
         return ok
+
+    def droppable(self, pages: Pages) -> Flags:
+        """Whether each page's frame is free for the asking: its bytes are on NVMe as well, or may not be kept there."""
+        state = self.state[pages]
+        ok: Flags = (state == _CLEAN) | ((state == _DIRTY) & (self.mark[pages] & PARKED != 0))
+        ok &= (self.flight[pages] == 0) & (self.lease[pages] == 0) & (self.hold[pages] == 0)
+        return ok
+
+    def marked(self, pages: Pages, bit: int) -> Flags:
+        """Whether each page has a bit of ``mark``."""
+        there: Flags = self.mark[pages] & bit != 0
+        return there
+
+    def set_mark(self, pages: Pages, bit: int, on: bool) -> None:
+        """Set or clear a bit of ``mark``."""
+        if on:
+            self.mark[pages] |= np.uint8(bit)
+        else:
+            self.mark[pages] &= np.uint8(~bit & 0xFF)
 
     # ---- users --------------------------------------------------------------------------------------
 
@@ -260,6 +292,7 @@ class ResidencyTable:
     def begin_write(self, pages: Pages, slots: npt.NDArray[np.int64]) -> None:
         """Start copying ``DIRTY`` pages into fresh slots."""
         assert (self.state[pages] == State.DIRTY).all() and (self.flight[pages] == 0).all()
+        self.set_mark(pages, PARKED, False)
         self.slot[pages] = slots
         self.flight[pages] |= WRITE
 
@@ -313,6 +346,26 @@ class ResidencyTable:
         self.epoch += 1
         return np.concatenate([freed, self._reap(pages)])
 
+    def begin_copy(self, pages: Pages) -> bool:
+        """Take frames for ``COLD`` pages that are being copied from HBM; False when frames are short."""
+        assert (self.state[pages] == State.COLD).all() and (self.flight[pages] == 0).all()
+        if len(pages) > self.free_frames:
+            return False
+        self.frame[pages] = self._take_frames(len(pages))
+        self.flight[pages] |= COPY
+        return True
+
+    def end_copy(self, pages: Pages, ok: bool) -> Slots:
+        """Finish copies from HBM: ``CLEAN`` where they were made, ``COLD`` as before where not."""
+        pages = pages[(self.flight[pages] & COPY) != 0]
+        self.flight[pages] &= ~np.uint8(COPY)
+        if ok:
+            self._set(pages, State.CLEAN)
+        else:
+            self._give_frames(pages)
+        self.epoch += 1
+        return self._reap(pages)
+
     def drop_frames(self, pages: Pages) -> None:
         """Give up the frames of unused ``CLEAN`` pages: they are ``COLD`` then."""
         assert self.unused(pages, State.CLEAN).all()
@@ -323,6 +376,7 @@ class ResidencyTable:
     def lose_frames(self, pages: Pages) -> None:
         """Give up the frames of unused ``DIRTY`` pages, and with them the bytes: they are ``LOST`` then."""
         assert self.unused(pages, State.DIRTY).all()
+        self.set_mark(pages, PARKED, False)
         self._give_frames(pages)
         self._set(pages, State.LOST)
         self.epoch += 1
@@ -359,7 +413,7 @@ class ResidencyTable:
         assert (free == np.flatnonzero(state == State.FREE)).all(), "handles: free list and states disagree"
         slots = slot[slot != NONE]
         assert len(np.unique(slots)) == len(slots), "a slot has two owners"
-        reading, writing = (self.flight & READ) != 0, (self.flight & WRITE) != 0
+        reading, writing = (self.flight & (READ | COPY)) != 0, (self.flight & WRITE) != 0
         has_frame, has_slot = frame != NONE, slot != NONE
         resident = (state == State.FILLING) | (state == State.DIRTY) | (state == State.CLEAN)
         assert (has_frame == (resident | reading)).all(), "frame without residency"
@@ -367,7 +421,8 @@ class ResidencyTable:
         verifying = (self.flight & VERIFY) != 0
         assert (state[reading | verifying] == State.COLD).all() and not (reading & verifying).any(), "flight on state"
         assert (state[writing] == State.DIRTY).all(), "flight against state"
+        assert (state[self.mark & PARKED != 0] == State.DIRTY).all(), "parked against state"
         idle = state == State.FREE
-        for users in (self.flight, self.lease, self.hold):
+        for users in (self.flight, self.mark, self.lease, self.hold):
             assert not users[idle].any(), "a free handle is in use"
         assert self.held == int((self.hold > 0).sum()), "held pages drifted"

@@ -17,6 +17,17 @@ if importlib.util.find_spec("sglang") is None:
 
 
 @pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a server built with ``clock=clock`` takes for the time; it stands still until told otherwise."""
+    from harness import CLOCKED, Clock
+
+    clock = Clock()
+    for name in CLOCKED:
+        monkeypatch.setattr(f"radixtier.sglang.{name}.time", clock)
+    return clock
+
+
+@pytest.fixture
 def make_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Builds servers in miniature; all are closed at the end."""
     from harness import Server

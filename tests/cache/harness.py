@@ -6,9 +6,11 @@ It calls the cache in the order in which SGLang's scheduler does: arrival, event
 
 from __future__ import annotations
 
+import random
+import time
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,18 +18,59 @@ from typing import Any
 import numpy as np
 import torch
 
+from radixtier.control import Address
 from radixtier.footprint import footprint
 from radixtier.identity import StoreIdentity, chain, namespace_seed
 from radixtier.io.faults import FaultEngine
 from radixtier.io.posix import PosixEngine
-from radixtier.policy.wait import PrefillRate
+from radixtier.policy.admission import Admission, AdmitAll, Candidate, Verdict
+from radixtier.policy.bandwidth import EDGES
+from radixtier.policy.prefill import Machine, PrefillCost
+from radixtier.policy.regression import TimeFit
 from radixtier.sglang import standalone
 from radixtier.sglang.stack import Tiers
+from radixtier.sglang.staging import Staging
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
 
 PAGE = 4
+CLOCKED = ("cache", "steering", "staging", "prefill_watch", "explaining", "control")
+"""Modules that read the time themselves."""
+
 GEOMETRY = {"layers": 2, "heads": 1, "head_dim": 8}
+
+
+class SecondUse(AdmitAll):
+    """Rejects what was used once only; remembers what it granted and got back."""
+
+    name = "second-use"
+
+    def __init__(self) -> None:
+        self.granted = self.refunded = 0
+
+    def verdict(self, candidate: Candidate) -> Verdict:
+        return Verdict.ADMIT if candidate.uses > 1 or candidate.needed else Verdict.REJECT
+
+    def admit(self, candidate: Candidate) -> Verdict:
+        verdict = self.verdict(candidate)
+        self.granted += candidate.nbytes * (verdict is Verdict.ADMIT)
+        return verdict
+
+    def refund(self, nbytes: int, now: float) -> None:
+        self.refunded += nbytes
+
+
+class Moody(SecondUse):
+    """Throttles every other time, at random."""
+
+    name = "moody"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = random.Random(3)
+
+    def verdict(self, candidate: Candidate) -> Verdict:
+        return self._random.choice((Verdict.ADMIT, Verdict.THROTTLED))
 
 
 @dataclass
@@ -57,6 +100,23 @@ class Request:
         return self.device + self.host + self.storage
 
 
+class Clock:
+    """Stands in for the module ``time`` where a test says what time it is; starts at the real one."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self._ahead = time.time() - self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @dataclass
 class Server:
     """The cache with its pools; capacities in pages, as in CASES."""
@@ -70,6 +130,17 @@ class Server:
     backend: str = "direct"
     weights: str | None = "weights"
     """What the store takes for the fingerprint of the weights; None for a store that outlives nothing."""
+    idle: bool = False
+    """Whether an idle server brings up what nobody asked for."""
+    eviction: str = "lru"
+    admission: Callable[[], Admission] = AdmitAll
+    control: Address | None = None
+    control_key: str | None = None
+    clock: Clock | None = None
+    chunk: int = 0
+    """Pages of a prefill chunk: what HBM loses next is copied to DRAM two of them ahead."""
+    learns: bool = False
+    """Whether the cache learns from how long prefill takes here, which is nothing."""
     engine: Any = None
     store: Any = None
     cache: Any = None
@@ -80,10 +151,26 @@ class Server:
         standalone.publish_arguments(PAGE, self.layout, self.backend)
         self.engine = FaultEngine(PosixEngine(direct=False), seed=1)
         geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY)
-        self.cache = standalone.build_tiered(geometry, Tiers(lambda _: self.dram, self.nvme, self._open))
+        tiers = Tiers(
+            lambda _: self.dram, self.nvme, self._open, eviction=self.eviction, admission=lambda _: self.admission(),
+            control=self.control, control_key=self.control_key,
+        )  # fmt: skip
+        self.cache = standalone.build_tiered(geometry, tiers)
         self.prefill_rate(1.0)
+        if self.chunk:
+            self.cache._staging = Staging(self.cache, self.hbm * PAGE, self.chunk * PAGE)
+        if self.clock is not None:
+            self._follow(self.clock)
+        if not self.idle:
+            self.cache.ahead._idled = float("inf")
         self.allocator = self.cache.token_to_kv_pool_allocator
         self.kv = self.allocator.get_kvcache()
+
+    def _follow(self, clock: Clock) -> None:
+        mover = self.cache.mover
+        mover.tree.clock = clock.monotonic
+        for part in (mover, mover.promotions, mover.parking, mover.writes, mover.scrub, self.cache.ahead):
+            part._clock = clock.monotonic
 
     def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any) -> PageStore:
         self.store = PageStore(
@@ -95,12 +182,28 @@ class Server:
 
     def close(self) -> None:
         self.engine.clear()
+        if self.cache.control is not None:
+            self.cache.control.close()
         self.cache.mover.close(30)
 
     def prefill_rate(self, tokens_per_second: float) -> None:
         """Set what the cache has seen of prefill: the slower, the longer a request waits for its pages."""
-        self.cache._prefill = PrefillRate()
-        self.cache._prefill.observe(1000, 1000 / tokens_per_second)
+        self.cache.prefill.cost = PrefillCost(Machine(1e-9, 1 / tokens_per_second, 1e-15))
+
+    def drive(self, seconds_per_page: float, learns: bool = True) -> None:
+        """Set what the cache believes of the drive; if it ``learns``, every read that ends tells it otherwise."""
+        rate = self.cache.mover.rate
+        rate._reads = rate._writes = TimeFit((1e-6, seconds_per_page / self.cache.mover.page_bytes), EDGES)
+        rate._last.clear()
+        rate._open = None
+        if not learns:
+            rate.observe = lambda *evidence: None
+
+    def record(self, request: Request) -> Any:
+        """What is known of a request that has ended."""
+        found = self.cache.explain.history.find(request.handle.rid)
+        assert found is not None
+        return found
 
     @property
     def table(self) -> Any:
@@ -137,7 +240,10 @@ class Server:
 
     # ---- the scheduler's calls ----------------------------------------------------------------------
 
-    def request(self, tokens: Sequence[int], extra_key: str | None = None, cache_salt: str | None = None) -> Request:
+    def request(
+        self, tokens: Sequence[int], extra_key: str | None = None, cache_salt: str | None = None, *,
+        session: str | None = None, hints: Any = None,
+    ) -> Request:  # fmt: skip
         """Make a request without letting it arrive."""
         from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
 
@@ -145,18 +251,18 @@ class Server:
         handle = CacheRequestHandle(f"r{self.count}", 0)
         stub = SimpleNamespace(
             rid=handle.rid, cache_request_handle=handle, storage_prefetch_last_match_len=None, last_node=None,
-            storage_hit_length=0,
+            storage_hit_length=0, session_id=session, kv_hints=hints,
             swa_host_hit_length=0, mamba_host_hit_length=0, kv=SimpleNamespace(mamba_pool_idx=None), session=None,
-            return_logprob=False, output_ids=[],
+            return_logprob=False, output_ids=[], origin_input_ids=list(tokens), priority=None,
+            full_untruncated_fill_ids=array("q", tokens), kv_rotation_base=None, extra_key=extra_key,
+            cache_salt=cache_salt, lock=None,
         )  # fmt: skip
         return Request(list(tokens), extra_key, cache_salt, handle, stub)
 
     def match(self, request: Request, with_req: bool = True) -> Any:
         from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 
-        return self.cache.match_prefix(
-            MatchPrefixParams(key=request.key, req=request.stub if with_req else None)
-        )
+        return self.cache.match_prefix(MatchPrefixParams(key=request.key, req=request.stub if with_req else None))
 
     def arrive(self, request: Request) -> Any:
         """``Scheduler._prefetch_kvcache`` and the waiting queue."""
@@ -232,12 +338,10 @@ class Server:
 
     def forward(self, request: Request) -> None:
         """Check what came from the tiers, compute the rest, insert, and finish the request."""
-        from sglang.srt.mem_cache.base_prefix_cache import InsertParams
-
-        self.cache._batches.pop(request.handle, None)  # as checkpoint_into_tree() does
         if request.rows is None:
+            self.cache.release_aborted_request(request.handle)
             return
-        node, lock = request.lock
+        node, _ = request.lock
         prefix = self.cache.path_device_indices(node)
         assert len(prefix) == request.hit, (len(prefix), request.hit)
         if request.hit:
@@ -245,11 +349,29 @@ class Server:
             want = self.expected(request, request.hit // PAGE)
             assert torch.equal(got, want), f"wrong bytes after a hit of {request.hit}"
         self.compute(request, request.rows, request.hit // PAGE)
+        self.insert(request, torch.cat([prefix, request.rows]))
+
+    def insert(self, request: Request, rows: torch.Tensor, chunks: int = 1, last: bool = True) -> None:
+        """Let SGLang put the rows of all whole pages into the tree, in so many chunks; ends the request if ``last``."""
+        from sglang.srt.mem_cache.base_prefix_cache import TreeLock
+
         whole = len(request.tokens) // PAGE * PAGE
-        values = torch.cat([prefix, request.rows])
-        assert len(values) == whole
-        self.cache.insert(InsertParams(key=request.key[:whole], value=values, prev_prefix_len=request.hit))
-        self.cache.dec_lock_ref(node, lock)
+        assert len(rows) == whole
+        if not self.learns:
+            self.cache.prefill.dropped(request.handle)
+        stub, place = request.stub, 1 + self.count % 15
+        stub.kv = SimpleNamespace(
+            req_pool_idx=place, cache_protected_len=request.hit, cache_inserted_len=0, mamba_pool_idx=None
+        )
+        stub.lock = None if request.lock is None else TreeLock(*request.lock)
+        self.cache.req_to_token_pool.req_to_token[place, :whole] = rows.int()
+        ends = [whole * n // chunks // PAGE * PAGE for n in range(1, chunks + 1)]
+        for end in ends:
+            stub.finished = lambda over=last and end == whole: over
+            self.cache.checkpoint_into_tree(stub, up_to=end)
+            if end < whole:
+                self.events()
+        self.cache.unlock(stub.lock)
         request.lock = None
 
     def abort(self, request: Request) -> None:
@@ -257,12 +379,37 @@ class Server:
         self.cache.release_aborted_request(request.handle)
         self.waiting.remove(request)
 
+    def abort_running(self, request: Request) -> None:
+        """The client went away after admission, before the request inserted anything."""
+        self.cache.release_aborted_request(request.handle)
+        self._release(request)
+
+    def retract(self, request: Request) -> None:
+        """HBM is needed: what the request computed is in the tree, and it waits again under the same name."""
+        self.insert(request, torch.cat([self.cache.path_device_indices(request.lock[0]), request.rows]), last=False)
+        request.handle = replace(request.handle, attempt_id=request.handle.attempt_id + 1)
+        request.stub.cache_request_handle, request.rows = request.handle, None
+        self.arrive(request)
+
+    def _release(self, request: Request) -> None:
+        if request.rows is not None:
+            self.allocator.free(request.rows)
+            self.cache.dec_lock_ref(*request.lock)
+        request.rows = request.lock = None
+
     # ---- shortcuts ----------------------------------------------------------------------------------
 
-    def serve(self, tokens: Sequence[int], extra_key: str | None = None, cache_salt: str | None = None) -> Request:
+    def serve(
+        self, tokens: Sequence[int], extra_key: str | None = None, cache_salt: str | None = None, *,
+        session: str | None = None, hints: Any = None,
+    ) -> Request:  # fmt: skip
         """Take one request all the way."""
-        request = self.request(tokens, extra_key, cache_salt)
+        request = self.request(tokens, extra_key, cache_salt, session=session, hints=hints)
         self.arrive(request)
+        return self.finish(request)
+
+    def finish(self, request: Request) -> Request:
+        """Take one that has arrived all the way, others that wait or not."""
         for _ in range(200_000):
             self.events()
             if self.admit(request):
@@ -283,13 +430,12 @@ class Server:
 
     def settle(self, timeout: float = 20.0) -> None:
         """Let backups and write-behind finish."""
-        import time
-
         end = time.monotonic() + timeout
         mover = self.cache.mover
         while time.monotonic() < end:
             self.events()
             idle = not self.cache.ongoing_write_through and not self.cache.ongoing_load_back
+            idle &= not mover.promotions._ahead
             if idle and not mover.busy and not mover.writes.pending:
                 return
             mover.io_done.wait(0.001)
@@ -305,7 +451,7 @@ class Server:
         """Let everything that may leave DRAM leave it."""
         self.settle()
         pages = np.flatnonzero(self.table.unused(np.arange(self.table.n_handles), State.CLEAN))
-        self.table.drop_frames(pages)
+        self.cache.mover.give_up_frames(pages)
 
     def check(self) -> None:
         """Exact accounting on every tier."""

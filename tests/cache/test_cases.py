@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from radixtier.explain import History
+from radixtier.mover import ahead
 from radixtier.mover.writebehind import LOSSY_AFTER_S
+from radixtier.policy.returns import Returns
 from radixtier.tree.residency import State
 
 
@@ -202,7 +205,7 @@ def test_c24_holds_never_wedge_the_pool(make_server) -> None:
     requests = [server.request(p) for p in prompts]
     for request in requests:
         server.arrive(request)
-    assert server.table.held <= server.cache.mover.hold_limit
+    assert server.table.held <= server.cache.mover.promotions.hold_limit
     done = []
     for _ in range(100_000):
         server.events()
@@ -218,8 +221,12 @@ def test_c24_holds_never_wedge_the_pool(make_server) -> None:
     server.check()
 
 
-def test_c25_memory_is_flat(make_server) -> None:
+def test_c25_memory_is_flat(make_server, monkeypatch) -> None:
     server = make_server(hbm=8, dram=8, nvme=32)
+    # What is remembered for explanations and predictions is bounded far above this test.
+    monkeypatch.setattr(ahead, "MOST_SESSIONS", 50)
+    monkeypatch.setattr(server.cache.ahead, "_returns", Returns(50))
+    monkeypatch.setattr(server.cache.explain, "history", History(50))
     prompts = [server.prompt(2, s) for s in range(40)]
 
     def round_of(n: int) -> int:
@@ -335,7 +342,7 @@ def test_deadline_takes_what_has_arrived(make_server) -> None:
     prompt = server.prompt(6, 1)
     bring_to_nvme(server, prompt)
     server.prefill_rate(20)
-    server.cache.mover.read_job_pages = 2
+    server.cache.mover.promotions.job_pages = 2
     held = server.engine.hold("read", skip=4)
     done = server.serve(prompt)
     assert done.storage == done.hit == 16

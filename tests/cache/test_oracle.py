@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import errno
 import random
+from array import array
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import PAGE, Moody, SecondUse
+
+from radixtier.control import Target
+from radixtier.policy.hints import Kind, read_hint
+from radixtier.units import BadValue
 
 STEPS = 10_000
 BACKENDS = {"page_first_direct": "direct", "layer_first": "direct", "page_first": "kernel"}
@@ -120,3 +128,102 @@ def test_no_wrong_byte_and_exact_accounts(make_server, layout: str, monkeypatch:
     assert server.table.held == 0 and not server.table.lease.any()
     server.cache.sanity_check()
     print(chaos.served, chaos.hits, chaos.aborted, chaos.flushed, stats)
+
+
+class Advised(Chaos):
+    """With clients that send hints of all kinds, true or not, sessions, and time that passes in leaps."""
+
+    def __init__(self, server: Any, seed: int) -> None:
+        super().__init__(server, seed)
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+
+    def step(self) -> None:
+        server, roll = self.server, self.random.random()
+        if roll < 0.75:
+            super().step()
+        elif roll < 0.88 and len(server.waiting) < 6:
+            prompt, namespace = self.random.choice(self.prompts)
+            session = self.random.choice([None, "a", "b", "c"])
+            server.arrive(server.request(prompt, *namespace, session=session, hints=self.envelope()))
+        elif roll < 0.96:
+            self.command()
+        else:
+            server.clock.advance(self.random.choice([0.01, 0.2, 1.0, 5.0, 40.0]))
+
+    def fields(self, kind: Kind) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if kind in (Kind.SHARE, Kind.PIN, Kind.RETAIN):
+            fields["ttl_s"] = self.random.choice([1, 20, 600])
+        if kind is Kind.PIN:
+            fields["tier"] = self.random.choice(["dram", "nvme"])
+        if kind is Kind.PREFETCH:
+            fields["by_s"] = self.random.choice([0, 0, 3])
+        if self.random.random() < 0.3:
+            fields["end_token"] = self.random.randint(1, 30)
+        return fields
+
+    def envelope(self) -> Any:
+        kinds = self.random.choices(list(Kind), k=self.random.randint(1, 3))
+        actions = [
+            SimpleNamespace(action_id="", action_type=kind.value, action_version="1", payload=self.fields(kind))
+            for kind in kinds
+        ]
+        return SimpleNamespace(actions=actions)
+
+    def command(self) -> None:
+        steering, kind = self.server.cache.steering, self.random.choice(list(Kind))
+        if self.random.random() < 0.5:
+            target = Target(session=self.random.choice("abc"))
+        else:
+            prompt, namespace = self.random.choice(self.prompts)
+            target = Target(array("q", prompt), extra_key=namespace[0], cache_salt=namespace[1])
+        try:
+            path = steering.path_of(target)
+        except BadValue:
+            return
+        outcome = steering.carry_out(read_hint(kind, "", self.fields(kind)), path)
+        assert "failed" not in outcome.reason
+        self.outcomes[kind.value, outcome.status.value] += 1
+
+
+@pytest.mark.parametrize("admission", [SecondUse, Moody])
+def test_no_wrong_byte_with_policies_and_hints(
+    make_server, clock, admission: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("store.health.FIRST_PROBE_S", "store.health.LAST_PROBE_S", "mover.writebehind.PAUSE_S"):
+        monkeypatch.setattr(f"radixtier.{name}", 0.001)
+    server = make_server(hbm=8, dram=16, nvme=96, eviction="auto", admission=admission, clock=clock, idle=True)
+    server.prefill_rate(1000)
+    chaos = Advised(server, seed=21)
+    for step in range(STEPS if admission is SecondUse else STEPS // 10):
+        chaos.step()
+        if step % 4 == 0:
+            server.check()
+            server.cache.steering.pins.check()
+        clock.advance(0.0005)
+    stats, cache = server.cache.mover.stats, server.cache
+    assert all(chaos.hits.values()) and chaos.aborted and chaos.flushed, chaos.hits
+    assert {kind for kind, _ in chaos.outcomes} == {kind.value for kind in Kind}
+    assert {status for _, status in chaos.outcomes} >= {"accepted", "clipped", "rejected", "deferred"}
+    records = cache.explain.history.latest(STEPS)
+    assert len(records) > 100 and all(sum(why.tokens for why in each.causes) <= each.recomputed for each in records)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    for request in list(server.waiting):
+        server.abort(request)
+    server.engine.clear()
+    clock.advance(100_000)
+    server.settle()
+    server.events()
+    server.check()
+    assert server.table.held == 0 and not server.table.lease.any() and not cache._waiting and not cache._requests
+    cache.sanity_check()
+    # No lock is left behind: everything may be forgotten.
+    assert not cache.steering._retained and not cache._staged
+    server.evict_hbm()
+    server.settle()  # what was being copied down
+    server.evict_hbm()
+    cache.evict_host(server.table.n_handles * PAGE)
+    server.settle()
+    assert not cache.mover.tree.runs and server.table.free_handles == server.table.n_handles
+    assert not (server.table.slot >= 0).any() and len(cache.mover.parking) == 0
+    print(chaos.served, chaos.hits, chaos.outcomes, stats)

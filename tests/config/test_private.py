@@ -70,3 +70,55 @@ def test_actions_of_an_insertion() -> None:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     assert list(inspect.signature(UnifiedRadixCache._apply_cache_actions).parameters) == ["self", "actions"]
+
+
+def test_what_says_that_hbm_lost_a_node() -> None:
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache as Cache
+
+    assert list(inspect.signature(Cache._evict_device_leaf).parameters) == ["self", "node_id", "tracker"]
+    text = inspect.getsource(Cache)
+    asks = text.count("tree_core.evict_device_leaf(")
+    assert asks == 1, f"{asks} places evict from HBM; RadixTierCache hears of one"
+
+
+def test_what_a_request_tells_of_its_client() -> None:
+    from sglang.srt.managers.schedule_batch import Req
+
+    assert {"kv_hints", "session_id", "rid"} <= set(inspect.signature(Req.__init__).parameters)
+    text = inspect.getsource(Req.__init__)
+    for name in ("kv_hints", "session_id", "rid", "cache_request_handle", "origin_input_ids"):
+        assert f"self.{name}" in text, name
+
+
+def test_kv_hints_envelope() -> None:
+    from sglang.srt.managers.kv_hints import KvHintAction, KvHintsEnvelope
+
+    assert "actions" in KvHintsEnvelope.__struct_fields__
+    assert KvHintAction.__struct_fields__ == ("action_id", "action_type", "action_version", "payload")
+
+
+def test_acknowledgements_tell_bytes_and_time() -> None:
+    from sglang.srt.managers.cache_controller import HiCacheAck
+
+    assert {"start_event", "finish_event", "node_ids", "timing_enabled", "num_bytes"} <= set(HiCacheAck._fields)
+
+
+def test_host_locks() -> None:
+    from sglang.srt.mem_cache.base_prefix_cache import IncLockRefResult
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache as Cache
+
+    assert list(inspect.signature(Cache.inc_host_lock_ref).parameters) == ["self", "node_id"]
+    assert list(inspect.signature(Cache.dec_host_lock_ref).parameters) == ["self", "node_id", "params"]
+    assert callable(IncLockRefResult.to_dec_params)
+
+
+def test_path_information() -> None:
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import TreePathNodeInfo
+
+    assert {"node_id", "full_value_len"} <= set(TreePathNodeInfo.__struct_fields__)
+
+
+def test_health_checks_have_a_name_of_their_own() -> None:
+    from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
+
+    assert isinstance(HEALTH_CHECK_RID_PREFIX, str) and HEALTH_CHECK_RID_PREFIX

@@ -70,6 +70,15 @@ def test_the_configuration_reaches_the_scheduler(model: str, tmp_path: Path) -> 
     assert config.nvme_path == (str(tmp_path),)
 
 
+def test_a_control_endpoint_that_others_could_reach_needs_a_key(
+    capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    (line,) = refused(capsys, model, "--enable-radix-tier", *SIZES, "--radix-tier-control", "0.0.0.0:9000")
+    assert line.startswith("--radix-tier-control 0.0.0.0:9000: ") and "no key is set" in line
+    view = resolved(model, *SIZES, "--radix-tier-control", "0.0.0.0:9000", "--api-key", "secret")
+    assert view.radix_cache_backend == "radixtier"
+
+
 def test_a_budget_in_tokens(model: str) -> None:
     view = resolved(model, "--radix-tier-hbm-size", "5ktok", "--radix-tier-dram-size", "1Mtok")
     assert view.max_total_tokens == 5000

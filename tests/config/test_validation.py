@@ -18,7 +18,7 @@ from radixtier import machine as machine_module
 from radixtier.config import Origin, RadixTierConfig
 from radixtier.footprint import footprint
 from radixtier.machine import FileSystem, Machine, file_systems, free_disk_bytes
-from radixtier.units import Size, Unit
+from radixtier.units import BadValue, Size, Unit
 
 GIB = 2**30
 MACHINE = Machine(ram_bytes=64 * GIB)
@@ -225,6 +225,39 @@ def test_words() -> None:
     assert "Use one of reclaim, keep" in only_line(config(nvme_others="burn"))
     for engine in ("auto", "posix", "kvikio"):
         assert lines(config(io_engine=engine, nvme_others="keep")) == []
+
+
+def test_policies(tmp_path: Path) -> None:
+    assert "unknown policy. Use one of lru, " in only_line(config(eviction="clock"))
+    assert "unknown policy. Use one of all, second-hit, auto" in only_line(config(admission="some"))
+    for eviction in config_module.EVICTIONS:
+        for admission in config_module.ADMISSIONS:
+            assert lines(config(eviction=eviction, admission=admission)) == []
+
+
+def test_write_budget(tmp_path: Path) -> None:
+    path = (str(tmp_path),)
+    assert config(nvme_path=path).bytes_per_day() is None
+    assert config(nvme_path=path, write_budget="500GB/day").bytes_per_day() == 500 * 10**9
+    assert config(nvme_path=path, write_budget="0.5DWPD").bytes_per_day() == machine_module.drive_bytes(path) // 2
+    assert machine_module.drive_bytes(path) == machine_module.drive_bytes((*path, *path))
+    line = only_line(config(nvme_path=path, write_budget="lots"))
+    assert line.startswith("--radix-tier-write-budget lots: ") and "500GB/day" in line
+    assert "no NVMe tier" in only_line(config(write_budget="500GB"))
+
+
+def test_control_address(tmp_path: Path) -> None:
+    path = (str(tmp_path),)
+    assert str(config(nvme_path=path).control_address(key=False)) == f"unix:{tmp_path}/radixtier.sock"
+    assert config().control_address(key=False) is None
+    assert config(nvme_path=path, control="off").control_address(key=False) is None
+    assert str(config(control="127.0.0.1:9000").control_address(key=False)) == "127.0.0.1:9000"
+    assert str(config(control="10.0.0.1:9000").control_address(key=True)) == "10.0.0.1:9000"
+    with pytest.raises(BadValue, match="no key"):
+        config(control="10.0.0.1:9000").control_address(key=False)
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    assert config(nvme_path=(str(deep),)).control_address(key=False) is None, "nobody asked for it"
 
 
 def test_all_problems_at_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from engine_contract import SIZE, buffers_of, pattern
 
 from radixtier.io.engine import transfer
-from radixtier.io.faults import FaultEngine
+from radixtier.io.faults import FASTEST_BYTES_PER_S, FaultEngine, Lane
 from radixtier.io.frames import BLOCK, aligned_memory
 from radixtier.io.posix import PosixEngine
 
@@ -169,3 +169,35 @@ def test_sync_fails_and_waits_as_transfers_do(engine: FaultEngine) -> None:
     held.release()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_slow_transfers_queue_for_what_is_left_of_the_bandwidth(engine: FaultEngine) -> None:
+    fault = engine.slow("read", 10.0)
+    begun = time.monotonic()
+    assert read(engine) == bytes(N)
+    assert fault.lane.free_at - begun >= 10 * N / FASTEST_BYTES_PER_S
+    assert time.monotonic() >= fault.lane.free_at
+    assert write(engine) == (N, None)
+    assert (fault.hits, engine.calls) == (1, {"read": 1, "write": 1})
+
+
+def test_a_lane_gives_its_time_once() -> None:
+    lane = Lane()
+    assert lane.take(1.0, 2.0) == 3.0
+    assert lane.take(1.5, 2.0) == 5.0
+    assert lane.take(9.0, 1.0) == 10.0
+
+
+def test_clear_ends_what_is_slow(engine: FaultEngine) -> None:
+    lane = Lane()
+    for op in ("read", "write"):
+        engine.slow(op, 1e9, lane)  # type: ignore[arg-type]
+    done: list[bytes] = []
+    thread = threading.Thread(target=lambda: done.append(read(engine)), daemon=True)
+    thread.start()
+    while lane.free_at == 0.0:
+        thread.join(0.001)
+    assert done == []
+    engine.clear()
+    thread.join(10)
+    assert done == [bytes(N)]

@@ -10,7 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radixtier.tree.residency import DOOMED, NONE, READ, WRITE, Pages, ResidencyTable, Slots, State
+from radixtier.tree.residency import (
+    COPY,
+    DOOMED,
+    HBM,
+    NONE,
+    PARKED,
+    READ,
+    VERIFY,
+    WRITE,
+    Pages,
+    ResidencyTable,
+    Slots,
+    State,
+)  # fmt: skip
 
 FREE, FILLING, DIRTY, CLEAN, COLD, LOST = State
 
@@ -21,10 +34,12 @@ class Page:
     frame: int = NONE
     slot: int = NONE
     flight: int = 0
-    """READ, WRITE or 0."""
+    """READ, WRITE, VERIFY, COPY or 0."""
     doomed: bool = False
     leases: int = 0
     holds: int = 0
+    hbm: bool = False
+    parked: bool = False
 
     @property
     def idle(self) -> bool:
@@ -41,6 +56,7 @@ class Model:
         self.slots = set(range(n_slots))
         self.writes: list[list[int]] = []
         self.reads: list[list[int]] = []
+        self.verifies: list[list[int]] = []
         self.epoch = self.table.epoch
         self.deliverable = self._deliverable()
 
@@ -140,6 +156,7 @@ class Model:
         slots = [self.slots.pop() for _ in handles]
         for handle, slot in zip(handles, slots, strict=True):
             self.pages[handle].slot, self.pages[handle].flight = slot, WRITE
+            self.pages[handle].parked = False
         self.table.begin_write(_array(handles), _array(slots))
         self.writes.append(handles)
         self.check()
@@ -197,9 +214,71 @@ class Model:
         self.table.drop_frames(_array(handles))
         self.check()
 
+    def begin_verify(self, handles: list[int]) -> None:
+        for handle in handles:
+            self.pages[handle].flight = VERIFY
+        self.table.begin_verify(_array(handles))
+        self.verifies.append(handles)
+        self.check()
+
+    def end_verify(self, job: int, bad: list[bool]) -> None:
+        handles = self.verifies.pop(job)
+        gone = np.array((bad + [False] * len(handles))[: len(handles)], np.bool_)
+        freed = set()
+        for handle, lost in zip(handles, gone.tolist(), strict=True):
+            page = self.pages[handle]
+            page.flight = 0
+            if lost:
+                freed.add(page.slot)
+                page.state, page.slot = LOST, NONE
+        self._expect(handles, self.table.end_verify(_array(handles), gone), freed)
+
+    def begin_copy(self, handles: list[int]) -> None:
+        fits = len(handles) <= self.frames_left()
+        assert self.table.begin_copy(_array(handles)) == fits
+        if fits:
+            for handle in handles:
+                self.pages[handle].frame = self._new_frame(handle)
+                self.pages[handle].flight = COPY
+        self.check()
+
+    def end_copy(self, handles: list[int], ok: bool) -> None:
+        """Of any pages: those that are not being copied are left alone."""
+        copied = [h for h in handles if self.pages[h].flight == COPY]
+        for handle in copied:
+            page = self.pages[handle]
+            page.flight = 0
+            if ok:
+                page.state = CLEAN
+            else:
+                page.frame = NONE
+        self._expect(copied, self.table.end_copy(_array(handles), ok), set())
+
+    def adopt_slots(self, handles: list[int]) -> None:
+        handles = handles[: len(self.slots)]
+        slots = [self.slots.pop() for _ in handles]
+        for handle, slot in zip(handles, slots, strict=True):
+            page = self.pages[handle]
+            page.state, page.slot, page.parked = CLEAN, slot, False
+        self.table.adopt_slots(_array(handles), _array(slots), np.zeros(len(handles), np.uint64))
+        self.check()
+
+    def mark_hbm(self, handles: list[int], there: bool) -> None:
+        for handle in handles:
+            self.pages[handle].hbm = there
+        self.table.set_mark(_array(handles), HBM, there)
+        self.check()
+
+    def mark_parked(self, handles: list[int], parked: bool) -> None:
+        for handle in handles:
+            self.pages[handle].parked = parked
+        self.table.set_mark(_array(handles), PARKED, parked)
+        self.check()
+
     def lose_frames(self, handles: list[int]) -> None:
         for handle in handles:
             self.pages[handle].state, self.pages[handle].frame = LOST, NONE
+            self.pages[handle].parked = False
         self.table.lose_frames(_array(handles))
         self.check()
 
@@ -207,6 +286,7 @@ class Model:
         self.pages.clear()
         self.writes.clear()
         self.reads.clear()
+        self.verifies.clear()
         self.slots = set(range(self.n_slots))
         self.table.clear()
         self.check()
@@ -233,12 +313,21 @@ class Model:
         assert table.lease.tolist() == [p.leases for p in want]
         assert table.hold.tolist() == [p.holds for p in want]
         assert table.flight.tolist() == [p.flight | (DOOMED if p.doomed else 0) for p in want]
+        assert table.mark.tolist() == [HBM * p.hbm | PARKED * p.parked for p in want]
         assert table.held == sum(p.holds > 0 for p in want)
         assert table.free_handles == table.n_handles - len(self.pages)
         assert table.free_frames == self.frames_left()
         for state in (CLEAN, DIRTY):
             unused = [p.state is state and p.idle and not p.doomed for p in want]
             assert table.unused(handles, state).tolist() == unused
+        spare = [(p.state is DIRTY and p.parked) or p.state is CLEAN for p in want]
+        assert table.droppable(handles).tolist() == [
+            there and p.idle and not p.doomed for there, p in zip(spare, want, strict=True)
+        ]
+        assert table.is_cold(handles).tolist() == [p.state is COLD for p in want]
+        assert table.only_on_nvme(handles).tolist() == [p.state is COLD and not p.hbm for p in want]
+        for bit, flags in ((HBM, [p.hbm for p in want]), (PARKED, [p.parked for p in want])):
+            assert table.marked(handles, bit).tolist() == flags
         assert table.in_dram(handles).tolist() == [p.state in (DIRTY, CLEAN) for p in want]
         assert sum(p.slot != NONE for p in want) + len(self.slots) == self.n_slots
         self._check_epoch()

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mover_fakes import SCALE
 from residency_model import CLEAN, COLD, DIRTY, FILLING, LOST, Model
 
-from radixtier.tree.residency import NONE, READ, WRITE, ResidencyTable, State
+from radixtier.tree.residency import COPY, HBM, NONE, READ, WRITE, ResidencyTable, State
 
 
 class ResidencyMachine(RuleBasedStateMachine):
@@ -91,6 +91,39 @@ class ResidencyMachine(RuleBasedStateMachine):
         self.model.drop_frames(self.some(data, self.model.those(CLEAN, idle=True)))
 
     @rule(data=st.data())
+    def begin_verify(self, data: Any) -> None:
+        candidates = [h for h in self.model.those(COLD) if not self.model.pages[h].flight]
+        self.model.begin_verify(self.some(data, candidates))
+
+    @precondition(lambda self: self.model.verifies)
+    @rule(data=st.data(), bad=st.lists(st.booleans(), max_size=6))
+    def end_verify(self, data: Any, bad: list[bool]) -> None:
+        self.model.end_verify(data.draw(st.integers(0, len(self.model.verifies) - 1)), bad)
+
+    @rule(data=st.data())
+    def begin_copy(self, data: Any) -> None:
+        candidates = [h for h in self.model.those(COLD) if not self.model.pages[h].flight]
+        self.model.begin_copy(self.some(data, candidates))
+
+    @rule(data=st.data(), ok=st.booleans())
+    def end_copy(self, data: Any, ok: bool) -> None:
+        self.model.end_copy(self.some(data, self.model.those(live=False)), ok)
+
+    @rule(data=st.data())
+    def adopt_slots(self, data: Any) -> None:
+        candidates = [h for h in self.model.those(DIRTY) if not self.model.pages[h].flight]
+        self.model.adopt_slots(self.some(data, candidates))
+
+    @rule(data=st.data(), there=st.booleans())
+    def mark_hbm(self, data: Any, there: bool) -> None:
+        self.model.mark_hbm(self.some(data, self.model.those()), there)
+
+    @rule(data=st.data(), parked=st.booleans())
+    def mark_parked(self, data: Any, parked: bool) -> None:
+        candidates = [h for h in self.model.those(DIRTY) if not self.model.pages[h].flight]
+        self.model.mark_parked(self.some(data, candidates), parked)
+
+    @rule(data=st.data())
     def lose_frames(self, data: Any) -> None:
         self.model.lose_frames(self.some(data, self.model.those(DIRTY, idle=True)))
 
@@ -111,6 +144,9 @@ def wind_down(model: Model) -> None:
         model.end_write(0, [])
     while model.reads:
         model.end_read(0, [])
+    while model.verifies:
+        model.end_verify(0, [])
+    model.end_copy(sorted(model.pages), ok=True)
     model.filled(sorted(model.pages))
     while users := [h for h, p in model.pages.items() if p.leases]:
         model.release(users)
@@ -161,7 +197,16 @@ def random_step(model: Model, rng: random.Random) -> None:
         lambda: model.begin_read(some(quiet(COLD))),
         lambda: model.drop_frames(some(model.those(CLEAN, idle=True))),
         lambda: model.lose_frames(some(model.those(DIRTY, idle=True))[:1]),
+        lambda: model.begin_copy(some(quiet(COLD))),
+        lambda: model.end_copy(some(model.those(COLD, live=False)), rng.random() < 0.7),
+        lambda: model.begin_verify(some(quiet(COLD))[:2]),
+        lambda: model.adopt_slots(some(quiet(DIRTY))[:1]),
+        lambda: model.mark_hbm(some(model.those()), rng.random() < 0.5),
+        lambda: model.mark_parked(some(quiet(DIRTY)), rng.random() < 0.5),
     ]
+    if model.verifies:
+        bad = rng.choices([True, False], (1, 5), k=5)
+        steps += [lambda: model.end_verify(rng.randrange(len(model.verifies)), bad)] * 2
     if model.reads:
         steps.append(end_read)
     if model.writes:
@@ -238,6 +283,59 @@ def test_a_failed_read_is_lost_and_a_cancelled_one_is_cold_again() -> None:
     model.refill([handles[1]])
     model.filled(handles)
     assert model.pages[handles[1]].state is DIRTY and model.pages[handles[2]].state is COLD
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_cold_page_copied_from_hbm_keeps_its_slot_whatever_becomes_of_the_copy(ok: bool) -> None:
+    model, handles = pages_in(COLD)
+    slots = model.table.slot[handles].tolist()
+    model.begin_copy(handles)
+    assert (model.table.flight[handles] & COPY != 0).all() and model.table.free_frames == 3
+    assert not model.table.in_dram(np.array(handles)).any(), "half a copy can be loaded"
+    model.end_copy(handles, ok)
+    assert [model.pages[h].state for h in handles] == [CLEAN if ok else COLD] * 3
+    assert model.table.slot[handles].tolist() == slots and model.table.free_frames == (3 if ok else 6)
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_page_freed_under_a_copy_keeps_frame_and_slot_until_it_ends(ok: bool) -> None:
+    model, handles = pages_in(COLD)
+    model.begin_copy(handles)
+    model.free(handles)
+    assert model.table.free_handles == 5 and model.table.free_frames == 3
+    model.end_copy(handles, ok)
+    assert model.table.free_handles == 8 and model.table.free_frames == 6 and len(model.slots) == 8
+
+
+def test_a_page_is_not_copied_and_read_at_once() -> None:
+    model, handles = pages_in(COLD)
+    model.begin_copy(handles)
+    for begin in (model.table.begin_read, model.table.begin_copy, model.table.begin_verify):
+        with pytest.raises(AssertionError):
+            begin(np.array(handles))
+
+
+def test_a_parked_page_may_go_and_is_parked_no_more_once_it_is_written_lost_or_freed() -> None:
+    model, handles = pages_in(DIRTY)
+    model.mark_parked(handles, True)
+    assert model.table.droppable(np.array(handles)).all()
+    model.begin_write(handles[:1])
+    model.lose_frames(handles[1:2])
+    model.free(handles[2:])
+    assert not model.table.mark.any()
+    model.end_write(0, [False])
+    assert model.pages[handles[0]].state is DIRTY and not model.table.droppable(np.array(handles[:1])).any()
+
+
+def test_a_mark_does_not_touch_the_other_one() -> None:
+    model, handles = pages_in(DIRTY)
+    model.mark_parked(handles, True)
+    model.mark_hbm(handles, True)
+    model.mark_parked(handles, False)
+    assert model.table.marked(np.array(handles), HBM).all()
+    model.free(handles)
+    model.alloc(3)
+    assert not model.table.mark.any(), "a new page has the marks of an old one"
 
 
 def test_double_free_is_an_error_also_of_a_page_in_use() -> None:

@@ -1,0 +1,17 @@
+"""What happened to a request and to a node, and why: bounded records, and their text."""
+
+from radixtier.explain.forgotten import Forgotten, Found
+from radixtier.explain.history import Cause, History, Reason, RequestRecord
+from radixtier.explain.nodes import Event, NodeEvents, NodeReport
+
+__all__ = [
+    "Cause",
+    "Event",
+    "Forgotten",
+    "Found",
+    "History",
+    "NodeEvents",
+    "NodeReport",
+    "Reason",
+    "RequestRecord",
+]

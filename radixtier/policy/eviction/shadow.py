@@ -1,0 +1,123 @@
+"""A small cache that runs one policy on a sample of the nodes, to see how it would do.
+
+Owns the sample's law and one candidate's account. A node is sampled by a hash of its number, and a path becomes the
+path of its sampled nodes: parents stay parents, so leaf-first means the same, and a cache of ``rate * capacity``
+pages behaves as the whole one does (SHARDS, Waldspurger et al., FAST 2015, on a tree). Nodes are evicted page by
+page, as in the tiers. Bounded: what has left the shadow is forgotten after :data:`GHOSTS` more. Scheduler thread
+only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from radixtier.policy.eviction.leaves import LeafOrder
+from radixtier.policy.eviction.order import ShapeOf
+
+GHOSTS = 2048
+"""Nodes remembered after they left a shadow."""
+
+SPREAD, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+class Sample:
+    """Which nodes are sampled: a share ``rate`` of all."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._below = int(rate * (MASK + 1))
+
+    def __contains__(self, node: int) -> bool:
+        """Return whether a node is sampled."""
+        mixed = (node + 1) * SPREAD & MASK
+        mixed = (mixed ^ mixed >> 29) * SPREAD & MASK
+        return mixed < self._below
+
+    def of(self, path: Sequence[int]) -> list[int]:
+        """Return the sampled nodes of a path."""
+        return [node for node in path if node in self]
+
+
+class Shadow:
+    """One candidate on the sample.
+
+    Parameters
+    ----------
+    order
+        The candidate, made for ``pages`` pages.
+    shape_of
+        Looks nodes up.
+    pages
+        Pages it may hold.
+    """
+
+    def __init__(self, order: LeafOrder, shape_of: ShapeOf, pages: int) -> None:
+        self.order = order
+        self.hits = 0.0
+        """Pages found, older ones weighing less: :meth:`fade`."""
+        self.lead = 0.0
+        """Pages found more than by who is followed, and the sum of the squares of that."""
+        self.doubt = 0.0
+        self._shape_of = shape_of
+        self._pages = pages
+        self._have: dict[int, int] = {}
+        self._used = 0
+        self._ghosts: OrderedDict[int, None] = OrderedDict()
+
+    def use(self, path: Sequence[int], now: float, request: bool) -> int:
+        """Serve the sampled nodes of a path; returns the pages found.
+
+        Room is made before the next: what is known of this one by then counts.
+        """
+        self._trim()
+        have = self._have
+        found = sum(have.get(node, 0) for node in path)
+        for node in path:
+            pages = max(1, self._shape_of(node).pages)
+            self._used += pages - have.get(node, 0)
+            have[node] = pages
+            self._ghosts.pop(node, None)
+        self.order.use(path, now, request=request)
+        return found
+
+    def note(self, found: int, followed: int) -> None:
+        """Count a request's pages, beside those of the candidate that is followed."""
+        self.hits += found
+        self.lead += found - followed
+        self.doubt += (found - followed) ** 2
+
+    def remove(self, node: int) -> None:
+        """Take a node out: it was moved, not evicted."""
+        if node in self._have:
+            self._gone(node)
+
+    def fade(self, keep: float) -> None:
+        """Let what was counted weigh less."""
+        self.hits *= keep
+        self.lead *= keep
+        self.doubt *= keep
+
+    def __len__(self) -> int:
+        """Return the number of nodes remembered."""
+        return len(self._have) + len(self._ghosts)
+
+    def _trim(self) -> None:
+        if self._used <= self._pages:
+            return
+        for node in self.order.coldest():
+            gone = min(self._have[node], self._used - self._pages)
+            if gone == self._have[node]:
+                self._gone(node)
+            else:
+                self._have[node] -= gone
+                self._used -= gone
+            if self._used <= self._pages:
+                break
+        while len(self._ghosts) > GHOSTS:
+            self.order.forget(self._ghosts.popitem(last=False)[0])
+
+    def _gone(self, node: int) -> None:
+        self._used -= self._have.pop(node)
+        self._ghosts[node] = None
+        self.order.remove(node)
