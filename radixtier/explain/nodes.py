@@ -37,7 +37,7 @@ class NodeEvents:
         return len(self._logs)
 
     def note(self, node: int, when: float, what: str, why: str = "") -> None:
-        """Add a decision; one that is repeated counts as one, the latest. Words are kept as they are: pass constants."""
+        """Add a decision; a repeated one counts once, as the latest. Words are kept as they are: pass constants."""
         log = self._logs.get(node)
         if log is None:
             log = self._logs[node] = deque(maxlen=PER_NODE)

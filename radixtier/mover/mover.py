@@ -267,9 +267,7 @@ class Mover:
         self.stats.restored += len(pages)
         return pages
 
-    def restore_again(
-        self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]
-    ) -> None:
+    def restore_again(self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]) -> None:
         """Of pages that were computed again before their turn came: spare them the write if it has not begun."""
         dirty = (self.table.state[pages] == State.DIRTY) & (self.table.flight[pages] == 0)
         self.table.adopt_slots(pages[dirty], slots[dirty], checksums[dirty])

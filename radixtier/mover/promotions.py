@@ -347,9 +347,7 @@ class Promotions:
             priority,
         )
 
-    def _commit(
-        self, promotion: Promotion, pages: Pages, priority: Priority, begun: _Reading, job: JobDone
-    ) -> None:
+    def _commit(self, promotion: Promotion, pages: Pages, priority: Priority, begun: _Reading, job: JobDone) -> None:
         assert isinstance(job.tag, int)
         promotion.tags.discard(job.tag)
         if priority is Priority.DEMANDED:

@@ -34,10 +34,9 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
-from radixtier.mover import Mover, Trigger
+from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
 from radixtier.policy.bandwidth import CopyRate
-from radixtier.policy.promotion import Ask, Plan, Probe, Why, plan
 from radixtier.sglang.control import Control
 from radixtier.sglang.explaining import Explaining
 from radixtier.sglang.forgetting import Forgetting
@@ -48,7 +47,8 @@ from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.stack import STRATEGY, Tiers
 from radixtier.sglang.staging import Staging
 from radixtier.sglang.steering import Steering
-from radixtier.sglang.waiting import Path, Request, Waiting
+from radixtier.sglang.waiting import Path, Request
+from radixtier.sglang.waiting_room import WaitingRoom
 from radixtier.tree.residency import HBM, NONE, Flags, Pages, State
 from radixtier.tree.writequeue import Piece
 
@@ -99,12 +99,8 @@ class RadixTierCache(UnifiedRadixCache):
         self._domain = pool.shared_allocation_domain
         self.prefill = PrefillWatch()
         self.copies = CopyRate()
-        self._probe = Probe()
         self._last_tick = 0.0
         self._requests: OrderedDict[str, Request] = OrderedDict()
-        self._waiting: dict[Any, Waiting] = {}
-        self._seen_waiting = 0
-        """Requests that the scheduler asked for since its last step: their order is that of admission."""
         self._inserting: Request | None = None
         """The request whose tokens go into the tree at the moment."""
         self._ended: OrderedDict[int, Request] = OrderedDict()
@@ -119,6 +115,7 @@ class RadixTierCache(UnifiedRadixCache):
             self.mover.tree, self.mover.promotions, self.mover.rate, page_bytes=self.mover.page_bytes,
             clock=time.monotonic,
         )  # fmt: skip
+        self.waiting = WaitingRoom(self)
         self.explain = Explaining(self)
         self._forgetting = Forgetting(self)
         self.steering = Steering(self)
@@ -145,11 +142,9 @@ class RadixTierCache(UnifiedRadixCache):
             self._see(params.req, len(params.key), result)
         if result.host_hit_length == 0:
             return result
-        waiting = None if params.req is None else self._waiting.get(params.req.cache_request_handle)
+        waiting = None if params.req is None else self.waiting.get(params.req.cache_request_handle)
         admissible = waiting if waiting is not None and waiting.admissible else None
-        if not self.mover.table.count[State.LOST] and (
-            admissible is None or admissible.covers(result, self.page_size)
-        ):
+        if not self.mover.table.count[State.LOST] and (admissible is None or admissible.covers(result, self.page_size)):
             return result
         path = self._path(result)
         deliverable = path.known if admissible is None else path.loadable
@@ -214,7 +209,7 @@ class RadixTierCache(UnifiedRadixCache):
         """
         if self.mover.store is None:
             return
-        waiting = self._waiting.get(request)
+        waiting = self.waiting.get(request)
         node = last_host_node_id
         matched = len(matched_prefix_tokens or ())
         if waiting is None:
@@ -227,90 +222,19 @@ class RadixTierCache(UnifiedRadixCache):
             result = super().match_prefix(MatchPrefixParams(key=key.page_aligned(self.page_size)))
             node, path = result.best_match_node, self._path(result)
             matched = result.device_prefix_len + result.host_hit_length
-        if path.known == 0:
-            return
-        if waiting is None:
-            waiting = self._waiting[request] = Waiting(NO_PAGES)
-        if waiting.promotion is not None:
-            self.mover.promotions.drop(waiting.promotion)
-        waiting.known = path.known
-        waiting.prompt_tokens = matched + len(new_input_tokens)
-        waiting.hbm_tokens = matched - len(path.pages) * self.page_size
-        self._promote(waiting, path.pages[: path.known])
-        waiting.node = node
-        waiting.admissible = False
-
-    def _promote(self, waiting: Waiting, pages: Pages) -> None:
-        """Start what the request is to wait for, up to the split point, and hold its path up to there."""
-        promotions = self.mover.promotions
-        waiting.plan = self._plan(waiting, pages)
-        cold = np.flatnonzero(self.mover.table.is_cold(pages))
-        wait = waiting.plan.wait_pages
-        upto = len(pages) if wait == len(cold) else int(cold[wait])
-        # The scheduler calls in the order of admission, so the last to arrive is the last for now.
-        waiting.promotion = promotions.start(pages[:upto], rank=float(len(self._waiting)))
-        waiting.cold = np.union1d(waiting.cold, waiting.promotion.cold)
-        if waiting.plan.why is Why.TOO_SLOW and wait == 0:
-            self._try_again(pages[cold])
-
-    def _plan(self, waiting: Waiting, pages: Pages, underway: bool = False) -> Plan:
-        table, promotions = self.mover.table, self.mover.promotions
-        cold = np.flatnonzero(table.is_cold(pages))
-        ask = Ask(
-            prompt_tokens=waiting.prompt_tokens, hbm_tokens=waiting.hbm_tokens, pages=len(pages), cold=cold,
-            page_tokens=self.page_size, page_bytes=self.mover.page_bytes,
-            # Whatever is in front of a cold page is held as well.
-            frames=int((cold < promotions.hold_limit).sum()),
-            queued_bytes=0 if underway else promotions.demanded_bytes, waiting=underway,
-        )  # fmt: skip
-        return plan(ask, self.prefill.cost, self.mover.rate, self.copies)
-
-    def _try_again(self, cold: Pages) -> None:
-        """Now and then read some of what nobody waits for, to notice when the drive has recovered."""
-        now, mover = time.monotonic(), self.mover
-        if self._probe.due(now):
-            some = cold[: mover.promotions.job_pages]
-            self._probe.started(now, float(mover.rate.seconds(float(len(some) * mover.page_bytes))))
-            mover.promotions.ahead(
-                some, Trigger.PROBE, lambda seconds: self._probe.finished(time.monotonic(), seconds)
-            )
+        if path.known:
+            self.waiting.enter(request, path, node, matched, len(new_input_tokens))
 
     def check_prefetch_progress(self, request: Any) -> bool:
         """Whether the request may be admitted: its pages are up, or it waited as long as recomputing would take."""
-        waiting = self._waiting.get(request)
-        if waiting is None:
-            waiting = self._waiting[request] = Waiting(NO_PAGES)
-        if waiting.promotion is None or waiting.admissible:
-            waiting.admissible = True
-            return True
-        self._seen_waiting += 1
-        waiting.promotion.rank = float(self._seen_waiting)
-        if not waiting.promotion.ready(self.mover.table):
-            now = time.monotonic()
-            waiting.blocked_at = waiting.blocked_at or now
-            if now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
-                return False
-            # What arrives until there is room for the request in HBM is taken along.
-            waiting.expired = True
-        if waiting.blocked_at is not None and request.rid in self._requests:
-            self._requests[request.rid].record.waited_s = time.monotonic() - waiting.blocked_at
-        waiting.admissible = True
-        return True
-
-    def _deadline(self, waiting: Waiting, waited_s: float) -> float:
-        """Seconds that a request may wait in all; what was learnt of the drive meanwhile only ever shortens it."""
-        assert waiting.plan is not None and waiting.promotion is not None
-        if waited_s > waiting.plan.expected_s:
-            left = self._plan(waiting, waiting.promotion.pages, underway=True)
-            waiting.plan = waiting.plan.revised(left, waited_s)
-        return waiting.plan.deadline_s
+        return self.waiting.may_admit(request)
 
     def finish_storage_prefetch_admission(self, request: Any, fulfilled_tokens: int, reason: str | None) -> None:
         """The request was admitted: its load, if any, holds its own leases now."""
         super().finish_storage_prefetch_admission(request, fulfilled_tokens, reason)
         self.prefill.admitted(request)
         self._count(request)
-        self._forget(request)
+        self.waiting.leave(request)
 
     def _count(self, request: Any) -> None:
         """Count a request once on the path that it uses, whatever its chunks and however often it is admitted."""
@@ -318,7 +242,7 @@ class RadixTierCache(UnifiedRadixCache):
         if known is None or known.admitted:
             return
         known.admitted = True
-        self.explain.admitted(known, self._waiting.get(request))
+        self.explain.admitted(known, self.waiting.get(request))
         (path,) = self.tree_core.collect_path_info([known.node])
         for info in reversed(path):
             page = self.last_page(info.node_id)
@@ -331,14 +255,9 @@ class RadixTierCache(UnifiedRadixCache):
         """The request is gone: its promotion is cancelled and its pages are released."""
         super().release_aborted_request(request)
         if self._mover is not None:
-            self._forget(request)
+            self.waiting.leave(request)
             self.prefill.dropped(request)
             self._requests.pop(request.rid, None)
-
-    def _forget(self, request: Any) -> None:
-        waiting = self._waiting.pop(request, None)
-        if waiting is not None and waiting.promotion is not None:
-            self.mover.promotions.drop(waiting.promotion)
 
     # ---- prefill and the end of a turn --------------------------------------------------------------
 
@@ -407,7 +326,7 @@ class RadixTierCache(UnifiedRadixCache):
             return False
         self._loads[node_id] = path.pages
         if req is not None:
-            waiting = self._waiting.get(req.cache_request_handle)
+            waiting = self.waiting.get(req.cache_request_handle)
             cold = 0 if waiting is None else int(np.isin(path.pages, waiting.cold).sum()) * self.page_size
             self.mover.parking.served(cold // self.page_size)
             # For ``cached_tokens_details``: of what is loaded, what was on NVMe only when the request came.
@@ -604,7 +523,7 @@ class RadixTierCache(UnifiedRadixCache):
     def check_hicache_events(self) -> None:
         """Once per scheduler step: reap transfers, commit I/O, make room, and let I/O threads run."""
         super().check_hicache_events()
-        self._seen_waiting = 0
+        self.waiting.step()
         self.mover.tick()
         self._make_room()
         self._restore_some()
@@ -618,7 +537,7 @@ class RadixTierCache(UnifiedRadixCache):
     @property
     def _idle(self) -> bool:
         """Whether no request waits or runs."""
-        return not self._waiting and bool(self.protected_size() == 0)
+        return not self.waiting and bool(self.protected_size() == 0)
 
     def _make_room(self) -> None:
         """Where only forgetting helps, let SGLang's leaf-first eviction forget; prefix closure holds that way.
@@ -640,7 +559,7 @@ class RadixTierCache(UnifiedRadixCache):
     def _yield_to_io(self) -> None:
         """Sleep a moment when the loop only spins for requests that wait for NVMe."""
         now = time.monotonic()
-        if now - self._last_tick < SPIN_S and any(w.blocked_at and not w.admissible for w in self._waiting.values()):
+        if now - self._last_tick < SPIN_S and self.waiting.blocked:
             self.mover.io_done.wait(SPIN_S)
             self.mover.io_done.clear()
         self._last_tick = time.monotonic()
@@ -651,8 +570,7 @@ class RadixTierCache(UnifiedRadixCache):
         """Forget everything on every tier; I/O in flight keeps its frames and slots until it ends."""
         if self._mover is not None:
             self._end_restoration()
-            for request in list(self._waiting):
-                self._forget(request)
+            self.waiting.clear()
             self._requests.clear()
             self._ended.clear()
             self.explain.clear()

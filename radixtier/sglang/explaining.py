@@ -55,6 +55,7 @@ class Explaining:
         left = record.recomputed
         if waiting is None or waiting.plan is None or waiting.promotion is None:
             return
+        record.waited_s = waiting.waited_s
         known = waiting.hbm_tokens + waiting.known * page_size
         behind = min(left, max(0, known - record.hbm - record.dram - record.nvme))
         if waiting.expired:

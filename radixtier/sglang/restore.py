@@ -33,6 +33,7 @@ STEP_S = 0.005
 IDLE_STEP_S = 0.1
 """And in one step of a scheduler that has none, which takes such steps only a few times per second."""
 
+
 class Restoration:
     """Puts back what ``restorer`` reads.
 
@@ -145,9 +146,7 @@ class Restoration:
             logger.error("radixtier: SGLang did not take %d restored pages", len(pages))
             mover.free(pages if result.host_insert_dropped else pages[: result.prefix_len // page_size])
 
-    def _meet(
-        self, node: int, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]
-    ) -> None:
+    def _meet(self, node: int, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]) -> None:
         """The last pages up to ``node`` are there already: keep one copy of each."""
         pages = self._cache.last_pages(node, len(slots))
         known = len(pages)

@@ -211,8 +211,10 @@ class Steering:
                 break
         if last is None:
             return hint.rejected(f"the cap of pins in {tier.value} is reached", asked)
-        if tier is Tier.NVME:
-            self._retain(last)
+        if tier is Tier.NVME and not self._retain(last):
+            for run in runs:
+                self.pins.release(run, tier)
+            return hint.rejected("where it ends in SGLang's tree is not known yet", asked)
         if hint.kind is not Kind.PIN or tier is Tier.NVME:
             self._mover.parking.admit(runs)
         if tier is Tier.DRAM and self._cache.ahead.bring(last, Trigger.HINT):
@@ -229,10 +231,14 @@ class Steering:
                 self.pins.forget(run)
         self._pinned = {run for run in self._pinned if self.pins.pinned(run, now)}
 
-    def _retain(self, run: int) -> None:
+    def _retain(self, run: int) -> bool:
+        if run in self._retained:
+            return True
         node = self._mover.tree.node_of(run)
-        if run not in self._retained and node is not None:
-            self._retained[run] = node, self._cache.inc_host_lock_ref(node).to_dec_params()
+        if node is None:
+            return False
+        self._retained[run] = node, self._cache.inc_host_lock_ref(node).to_dec_params()
+        return True
 
     def _unretain(self, run: int) -> None:
         node, lock = self._retained.pop(run, (None, None))

@@ -50,6 +50,8 @@ class Waiting:
     """Pages of its path below HBM that existed on some tier when it asked."""
     blocked_at: float | None = None
     """When the scheduler first wanted to admit it and could not, seconds."""
+    waited_s: float = 0.0
+    """How long it could not."""
 
     def covers(self, result: MatchResult, page_size: int) -> bool:
         """Whether all that a match found below HBM is held in DRAM for this request."""

@@ -142,9 +142,7 @@ class ResidencyTable:
         self._set(pages, State.COLD)
         return pages
 
-    def adopt_slots(
-        self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]
-    ) -> None:
+    def adopt_slots(self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]) -> None:
         """Give ``DIRTY`` pages that nobody writes the slots that hold their bytes already: ``CLEAN`` then."""
         assert (self.state[pages] == State.DIRTY).all() and (self.flight[pages] == 0).all()
         self.set_mark(pages, PARKED, False)
@@ -296,9 +294,7 @@ class ResidencyTable:
         self.slot[pages] = slots
         self.flight[pages] |= WRITE
 
-    def end_write(
-        self, pages: Pages, ok: Flags, checksums: npt.NDArray[np.uint64]
-    ) -> Slots:
+    def end_write(self, pages: Pages, ok: Flags, checksums: npt.NDArray[np.uint64]) -> Slots:
         """Finish writes: ``CLEAN`` where ``ok``, else still ``DIRTY``; returns slots that are free now."""
         self.flight[pages] &= ~np.uint8(WRITE)
         good, bad = pages[ok], pages[~ok]
@@ -317,9 +313,7 @@ class ResidencyTable:
         self.flight[pages] |= READ
         return True
 
-    def end_read(
-        self, pages: Pages, ok: Flags, cancelled: Flags
-    ) -> Slots:
+    def end_read(self, pages: Pages, ok: Flags, cancelled: Flags) -> Slots:
         """Finish reads: ``CLEAN`` where ``ok``, ``COLD`` again where cancelled, else ``LOST``."""
         self.flight[pages] &= ~np.uint8(READ)
         self._set(pages[ok], State.CLEAN)

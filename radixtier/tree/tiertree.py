@@ -90,9 +90,7 @@ class TierTree:
         Seconds.
     """
 
-    def __init__(
-        self, table: ResidencyTable, policy: str = "lru", clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, table: ResidencyTable, policy: str = "lru", clock: Callable[[], float] = time.monotonic) -> None:
         self.table = table
         self.policy = policy
         self.clock = clock
@@ -220,9 +218,12 @@ class TierTree:
             run = self.runs[each]
             run.used = now
             run.uses += request
-            for place in (self.in_both, self.above):
-                if each in place:
-                    place.move_to_end(each)
+            if each in self.above:
+                self.above.move_to_end(each)
+            if each in self.in_both or (request and each in self.above):
+                # What a request uses will not leave HBM soon, even if it was about to.
+                self.in_both[each] = None
+                self.in_both.move_to_end(each)
         for order in self._orders:
             order.use(path, now, request=request)
 

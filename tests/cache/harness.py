@@ -34,7 +34,7 @@ from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
 
 PAGE = 4
-CLOCKED = ("cache", "steering", "staging", "prefill_watch", "explaining", "control")
+CLOCKED = ("cache", "waiting_room", "steering", "staging", "prefill_watch", "explaining", "control")
 """Modules that read the time themselves."""
 
 GEOMETRY = {"layers": 2, "heads": 1, "head_dim": 8}

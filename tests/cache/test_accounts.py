@@ -26,7 +26,7 @@ def outstanding(server: Any) -> dict[str, Any]:
         "leases": int(server.table.lease.sum()),
         "held": (server.table.held, int(server.table.hold.sum())),
         "promotions": (len(promotions._demanded), len(promotions._reading), promotions.demanded_bytes),
-        "records": (len(cache._waiting), len(cache._requests), len(cache._ended), len(cache._loads)),
+        "records": (len(cache.waiting), len(cache._requests), len(cache._ended), len(cache._loads)),
         "inserted": len(cache.explain._inserted),
         "prefill": (len(cache.prefill._running), len(cache.prefill._next.requests)),
         "parked": len(mover.parking),

@@ -241,7 +241,7 @@ def test_c25_memory_is_flat(make_server, monkeypatch) -> None:
     after = round_of(600)
     assert after - before < 400
     cache = server.cache
-    assert not cache._waiting and not cache._loads and cache._remembered <= 1 << 20
+    assert not cache.waiting and not cache._loads and cache._remembered <= 1 << 20
     assert len(cache.mover.tree.runs) <= server.table.n_handles and not cache.mover._jobs
 
 

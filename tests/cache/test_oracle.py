@@ -215,7 +215,7 @@ def test_no_wrong_byte_with_policies_and_hints(
     server.settle()
     server.events()
     server.check()
-    assert server.table.held == 0 and not server.table.lease.any() and not cache._waiting and not cache._requests
+    assert server.table.held == 0 and not server.table.lease.any() and not cache.waiting and not cache._requests
     cache.sanity_check()
     # No lock is left behind: everything may be forgotten.
     assert not cache.steering._retained and not cache._staged

@@ -128,7 +128,7 @@ def test_c28_misses_cost_nothing(make_server, clock, eviction, admission) -> Non
         assert server.match(request).host_hit_length == 0
         server.abort(request)
     assert figures() == before
-    assert not cache._waiting and not cache._requests
+    assert not cache.waiting and not cache._requests
 
 
 @every_policy

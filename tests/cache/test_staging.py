@@ -234,7 +234,7 @@ def test_hbm_has_what_was_computed_instead_of_read(server) -> None:
     server.evict_hbm()
     server.demote_all()
     server.drive(1000.0, learns=False)
-    server.cache._probe._next = float("inf")
+    server.cache.waiting._probe._next = float("inf")
     assert not in_hbm(server)
     assert server.serve(prompt).hit == 0
     assert in_hbm(server) == really_in_hbm(server, [prompt]) and len(in_hbm(server)) == 4

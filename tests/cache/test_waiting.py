@@ -28,7 +28,7 @@ def reads(server) -> int:
 
 
 def waiting_of(server, request):
-    return server.cache._waiting[request.handle]
+    return server.cache.waiting.get(request.handle)
 
 
 def causes(server, request) -> dict[Reason, int]:
@@ -58,7 +58,7 @@ def test_split_waits_for_what_pays_and_recomputes_the_rest(server) -> None:
     half_cold(server, prompt, [0, 7, 8, 9])
     # Slower than recompute, but one page opens the way to six more.
     server.drive(5.0, learns=False)
-    server.cache._probe._next = float("inf")
+    server.cache.waiting._probe._next = float("inf")
     before = reads(server)
     request = server.request(prompt)
     server.arrive(request)

@@ -80,7 +80,8 @@ class AnyOrder(RuleBasedStateMachine):
     def offers_all_leaf_first(self) -> None:
         offered = list(self.order.coldest())
         assert len(offered) == len(self.order) == len(self.there) and set(offered) == self.there
-        assert offered == list(self.order.coldest()), "looking changes nothing"
+        if getattr(self.order, "_active", self.order).name != "s3fifo":  # whose queues move on when they are looked at
+            assert offered == list(self.order.coldest()), "looking changes nothing"
         place = {node: i for i, node in enumerate(offered)}
         for node, i in place.items():
             # A parent that was never seen in front of its child is not known to be one.
@@ -193,8 +194,8 @@ def test_memory_is_that_of_the_nodes_that_exist(name: str) -> None:
                 order.forget(node - 80 + old)
     inner = getattr(order, "_active", order)
     assert len(order) < 100 and len(inner._nodes) < 200
-    heaps = [heap for heap in vars(inner).values() if hasattr(heap, "_lowest")]
-    assert heaps and all(len(heap._heap) < 1000 and len(heap._lowest) < 1000 for heap in heaps)
+    heaps = [heap for heap in vars(inner).values() if hasattr(heap, "_valid")]
+    assert heaps and all(len(heap._heap) < 1000 and len(heap._valid) < 1000 for heap in heaps)
     for shadow in getattr(order, "_shadows", ()):
         assert len(shadow) < 3000 and len(shadow.order._nodes) < 6000
 

@@ -15,6 +15,9 @@ from radixtier.policy.eviction.leaves import Node
 SLACK = 64
 """Entries from which clearing out is worth its time."""
 
+Entry = tuple[float, int, int, Node]
+"""Rank, place in the order of last uses, and a number that no other entry has, for comparing."""
+
 
 class LeafHeap:
     """Leaves by rank, the lowest first; equal ranks by their last use.
@@ -27,55 +30,48 @@ class LeafHeap:
 
     def __init__(self, rank: Callable[[Node], float]) -> None:
         self._rank = rank
-        self._heap: list[tuple[float, int, int, Node]] = []
-        self._lowest: dict[Node, float] = {}
-        """Leaf -> rank of its entry that is not void."""
+        self._heap: list[Entry] = []
+        self._valid: dict[Node, Entry] = {}
         self._pushed = 0
         self._limit = SLACK
 
     def push(self, node: Node) -> None:
         """Add a leaf, or note that its rank may have fallen."""
-        rank = self._rank(node)
-        lowest = self._lowest.get(node)
-        if lowest is None or rank < lowest:
-            self._pushed += 1
-            self._lowest[node] = rank
-            heapq.heappush(self._heap, (rank, node.seq, self._pushed, node))
+        entry, valid = self._entry(node), self._valid.get(node)
+        if valid is None or entry < valid:
+            self._valid[node] = entry
+            heapq.heappush(self._heap, entry)
             if len(self._heap) > self._limit:
                 self._clear_out()
 
     def drop(self, node: Node) -> None:
         """Void the entry of a node, whose place is another from now on."""
-        self._lowest.pop(node, None)
+        self._valid.pop(node, None)
 
     def first(self) -> Node | None:
         """Return the leaf of the lowest rank, which stays."""
-        heap, lowest = self._heap, self._lowest
+        heap, valid = self._heap, self._valid
         while heap:
-            entry, _, _, node = heap[0]
-            if lowest.get(node) != entry:
+            top = heap[0]
+            node = top[3]
+            if valid.get(node) is not top:
                 heapq.heappop(heap)
-                continue
-            if not node.leaf:
+            elif not node.leaf:
                 heapq.heappop(heap)
-                del lowest[node]
-                continue
-            rank = self._rank(node)
-            if rank > entry:
-                self._pushed += 1
-                lowest[node] = rank
-                heapq.heapreplace(heap, (rank, node.seq, self._pushed, node))
-                continue
-            return node
+                del valid[node]
+            elif node.seq == top[1] and self._rank(node) == top[0]:
+                return node
+            else:
+                valid[node] = entry = self._entry(node)
+                heapq.heapreplace(heap, entry)
         return None
 
+    def _entry(self, node: Node) -> Entry:
+        self._pushed += 1
+        return self._rank(node), node.seq, self._pushed, node
+
     def _clear_out(self) -> None:
-        kept: dict[Node, tuple[float, int, int, Node]] = {}
-        for entry in self._heap:
-            node = entry[3]
-            if node.leaf and self._lowest.get(node) == entry[0]:
-                kept[node] = entry
-        self._heap = list(kept.values())
-        self._lowest = {node: entry[0] for node, entry in kept.items()}
+        self._valid = {node: entry for node, entry in self._valid.items() if node.leaf}
+        self._heap = list(self._valid.values())
         heapq.heapify(self._heap)
         self._limit = 2 * len(self._heap) + SLACK

@@ -4,8 +4,8 @@ The law: a node enters the small FIFO, or the main one if it left the small one 
 the tier). Requests count up to :data:`FREQUENT`. While the small FIFO holds more than :data:`SMALL` of the tier's
 pages its oldest leaf is looked at: requested since it came, it moves on to the main FIFO; else it is offered. The
 oldest leaf of the main FIFO is offered when its count is 0, and otherwise goes round with one less. Leaves only: a
-parent is looked at once its children are gone, with the count their requests gave it. After Yang et al., "FIFO
-queues are all you need for cache eviction", SOSP 2023.
+parent is looked at once its children are gone, with the count their requests gave it. Looking moves the queues on.
+After Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
 Where it loses: a session's next turn often comes after the small FIFO has turned over, and a node that is the end
 of a path is requested once a turn only: 0.637 on the session trace at 5,000/10,000/40,000 blocks, where LRU has

@@ -1,0 +1,155 @@
+"""The waiting room: what a request waits for between arrival and admission, and for how long.
+
+Owns one record per waiting request. When a request asks, the cost model says how many of the cold pages in front are
+worth the wait (the split point) and by when they must be there; its path up to the split is promoted and held. It may
+be admitted when that is up, when it has waited as long as recomputing would take, or when the drive turned out to be
+slower than that. Scheduler thread only.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from radixtier.mover import Trigger
+from radixtier.policy.promotion import Ask, Plan, Probe, Why, plan
+from radixtier.sglang.waiting import Path, Waiting
+from radixtier.tree.residency import Pages
+
+NO_PAGES: Pages = np.empty(0, np.int64)
+
+
+class WaitingRoom:
+    """Waiting requests of one cache, by their handles."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+        self._mover = cache.mover
+        self._waiting: dict[Any, Waiting] = {}
+        self._probe = Probe()
+        self._asked = 0
+        """Requests that the scheduler asked for since its last step: their order is that of admission."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, handle: Any) -> Waiting | None:
+        """Return the record of a request, None without one."""
+        return self._waiting.get(handle)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the scheduler wants to admit a request and cannot."""
+        return any(each.blocked_at is not None and not each.admissible for each in self._waiting.values())
+
+    def step(self) -> None:
+        """The scheduler begins a step."""
+        self._asked = 0
+
+    def enter(self, handle: Any, path: Path, node: int, matched: int, new: int) -> None:
+        """A request asks for its path, the first time or again.
+
+        Parameters
+        ----------
+        handle
+            SGLang's, of the request.
+        path
+            What its prompt matches below HBM; some of it exists.
+        node
+            Where that ends in SGLang's tree.
+        matched, new
+            Tokens of the prompt that match on some tier, and that do not.
+        """
+        waiting = self._record(handle)
+        if waiting.promotion is not None:
+            self._mover.promotions.drop(waiting.promotion)
+        waiting.known = path.known
+        waiting.prompt_tokens = matched + new
+        waiting.hbm_tokens = matched - len(path.pages) * self._cache.page_size
+        self._promote(waiting, path.pages[: path.known])
+        waiting.node = node
+        waiting.admissible = False
+
+    def _record(self, handle: Any) -> Waiting:
+        waiting = self._waiting.get(handle)
+        if waiting is None:
+            waiting = self._waiting[handle] = Waiting(NO_PAGES)
+        return waiting
+
+    def may_admit(self, handle: Any) -> bool:
+        """Whether a request may be admitted now; asked for all that wait in the order of admission."""
+        waiting = self._record(handle)
+        if waiting.promotion is None or waiting.admissible:
+            waiting.admissible = True
+            return True
+        self._asked += 1
+        waiting.promotion.rank = float(self._asked)
+        if not waiting.promotion.ready(self._mover.table):
+            now = time.monotonic()
+            waiting.blocked_at = now if waiting.blocked_at is None else waiting.blocked_at
+            if now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
+                return False
+            # What arrives until there is room for the request in HBM is taken along.
+            waiting.expired = True
+        if waiting.blocked_at is not None:
+            waiting.waited_s = time.monotonic() - waiting.blocked_at
+        waiting.admissible = True
+        return True
+
+    def leave(self, handle: Any) -> None:
+        """A request was admitted, or is gone: nothing is held for it any more."""
+        waiting = self._waiting.pop(handle, None)
+        if waiting is not None and waiting.promotion is not None:
+            self._mover.promotions.drop(waiting.promotion)
+
+    def clear(self) -> None:
+        """Forget every request."""
+        for handle in list(self._waiting):
+            self.leave(handle)
+
+    def _promote(self, waiting: Waiting, pages: Pages) -> None:
+        promotions = self._mover.promotions
+        waiting.plan = self._plan(waiting, pages)
+        cold = np.flatnonzero(self._mover.table.is_cold(pages))
+        wait = waiting.plan.wait_pages
+        upto = len(pages) if wait == len(cold) else int(cold[wait])
+        # Until the scheduler asks, the last to arrive is the last to be admitted.
+        waiting.promotion = promotions.start(pages[:upto], rank=float(len(self._waiting)))
+        waiting.cold = np.union1d(waiting.cold, waiting.promotion.cold)
+        if waiting.plan.why is Why.TOO_SLOW and wait == 0:
+            self._try_again(pages[cold])
+
+    def _plan(self, waiting: Waiting, pages: Pages, underway: bool = False) -> Plan:
+        cache, mover = self._cache, self._mover
+        cold = np.flatnonzero(mover.table.is_cold(pages))
+        ask = Ask(
+            prompt_tokens=waiting.prompt_tokens,
+            hbm_tokens=waiting.hbm_tokens,
+            pages=len(pages),
+            cold=cold,
+            page_tokens=cache.page_size,
+            page_bytes=mover.page_bytes,
+            # Whatever is in front of a cold page is held as well.
+            frames=int((cold < mover.promotions.hold_limit).sum()),
+            queued_bytes=0 if underway else mover.promotions.demanded_bytes,
+            waiting=underway,
+        )
+        return plan(ask, cache.prefill.cost, mover.rate, cache.copies)
+
+    def _deadline(self, waiting: Waiting, waited_s: float) -> float:
+        """Seconds that a request may wait in all; what was learnt of the drive meanwhile only ever shortens it."""
+        assert waiting.plan is not None and waiting.promotion is not None
+        if waited_s > waiting.plan.expected_s:
+            left = self._plan(waiting, waiting.promotion.pages, underway=True)
+            waiting.plan = waiting.plan.revised(left, waited_s)
+        return waiting.plan.deadline_s
+
+    def _try_again(self, cold: Pages) -> None:
+        """Now and then read some of what nobody waits for, to notice when the drive has recovered."""
+        now, mover = time.monotonic(), self._mover
+        if self._probe.due(now):
+            some = cold[: mover.promotions.job_pages]
+            self._probe.started(now, float(mover.rate.seconds(float(len(some) * mover.page_bytes))))
+            mover.promotions.ahead(some, Trigger.PROBE, lambda seconds: self._probe.finished(time.monotonic(), seconds))
