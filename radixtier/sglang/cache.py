@@ -31,6 +31,7 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, M
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from sglang.srt.runtime_context import get_schedule
 
 from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
@@ -121,7 +122,10 @@ class RadixTierCache(UnifiedRadixCache):
         self.steering = Steering(self)
         address = self._tiers.control
         self.control = None if address is None else Control(self, address, self._tiers.control_key)
-        self._staging = Staging(self, self.token_to_kv_pool_allocator.size, server_args.chunked_prefill_size or 0)
+        schedule = get_schedule()
+        chunk = schedule.chunked_prefill_size or 0
+        chunk = chunk if chunk > 0 else schedule.max_prefill_tokens
+        self._staging = Staging(self, self.token_to_kv_pool_allocator.size, chunk)
         restorer = None if self.mover.store is None else self.mover.store.restorer()
         if restorer is not None:
             self._restoration = Restoration(self, restorer)

@@ -3,7 +3,7 @@
 Owns nothing but when it last looked. While pages are in HBM their frames are the first that DRAM gives up, so that
 the two tiers hold different pages. The price is paid here: when HBM gets full, the pages that it will evict next and
 that DRAM does not have are copied down once more, behind their old handles. The law: of the coldest :data:`SHARE` of
-HBM, but at least two prefill chunks, :data:`STEP_PAGES` per step. Which pages HBM evicts next is SGLang's choice; the
+HBM, but at least two prefill chunks, :data:`STEP_BYTES` per step. Which pages HBM evicts next is SGLang's choice; the
 order of last use is our guess of it, and a wrong guess costs a read from NVMe. Scheduler thread only.
 """
 
@@ -17,13 +17,13 @@ from radixtier.tree.residency import HBM
 SHARE = 8
 """One page of HBM in so many is kept copied, from the cold end."""
 
-STEP_PAGES = 64
-"""Pages copied in one step: a few MiB per layer at most beside the running batch."""
+STEP_BYTES = 128 << 20
+"""Bytes copied in one step: some milliseconds of a PCIe link, beside the running batch."""
 
 SCAN_RUNS = 64
 """Runs looked at in one step."""
 
-PAUSE_S = 0.1
+PAUSE_S = 0.02
 """Between two looks that found nothing to do."""
 
 
@@ -35,6 +35,7 @@ class Staging:
         self._mover = cache.mover
         margin = max(capacity_tokens // SHARE, 2 * chunk_tokens) // cache.page_size
         self._margin = min(margin, capacity_tokens // cache.page_size // 2, cache.mover.table.n_frames // 2)
+        self._step_pages = max(1, STEP_BYTES // cache.mover.page_bytes)
         self._again_at = 0.0
 
     def step(self) -> None:
@@ -44,7 +45,7 @@ class Staging:
         if mover.store is None or now < self._again_at or not mover.stats.demoted + mover.stats.lost:
             return
         free = self._cache.token_to_kv_pool_allocator.available_size() // self._cache.page_size
-        left = STEP_PAGES
+        left = self._step_pages
         for run in mover.tree.leaving_hbm(self._margin - free, SCAN_RUNS):
             pages = mover.tree.pages_of(run)
             missing = pages[mover.table.marked(pages, HBM) & ~mover.table.in_dram(pages)]
@@ -53,5 +54,5 @@ class Staging:
                 left -= self._cache.copy_down(run, missing[:left])
             if left <= 0:
                 return
-        if left == STEP_PAGES:
+        if left == self._step_pages:
             self._again_at = now + PAUSE_S

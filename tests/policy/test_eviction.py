@@ -92,7 +92,8 @@ class AnyOrder(RuleBasedStateMachine):
         order = getattr(self.order, "_active", self.order)
         entry = order._nodes[node].parent
         while entry is not None:
-            above.append(entry.number)
+            if order._nodes.get(entry.number) is entry:  # else forgotten, and its number used again
+                above.append(entry.number)
             entry = entry.parent
         return above
 

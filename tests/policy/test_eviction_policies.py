@@ -137,6 +137,18 @@ def test_next_use_keeps_a_prefix_at_its_own_interval() -> None:
     assert list(order.coldest()) == [5, 1]
 
 
+def test_a_prediction_of_a_path_that_goes_on_is_taken_as_it_is() -> None:
+    """Turns 1 s apart, then a long pause announced: the interval of before does not count."""
+    order = make_order("next_use", one_page, 8)
+    for turn in range(6):
+        order.use(list(range(turn, -1, -1)), float(turn))
+        order.expect(turn, turn + 1.0)
+    order.expect(5, 5000.0)
+    order.use([9], 5.0)
+    order.expect(9, 100.0)
+    assert list(order.coldest()) == [5, 4, 3, 2, 1, 0, 9]
+
+
 def mixed_load(seed: int) -> list[list[int]]:
     """A working set that fits, in the way of a scan that never ends."""
     rng = random.Random(seed)

@@ -4,9 +4,9 @@ The law: every candidate runs as a shadow of :data:`SHADOW_PAGES` pages on the s
 :data:`LEAST_EVERY`). What each finds more or less than the one that is followed is summed up, with a half-life of
 :data:`HALF_LIFE` times the shadow's size in pages requested, and looked at :data:`LOOKS` times in that time. The
 tier follows LRU at first, and changes to a candidate whose lead is more than :data:`MARGIN` of the pages requested
-plus :data:`DOUBTS` standard deviations of the lead; all leads start from 0 then, so two equals do not alternate. On
-a change the new order is built from what is in the tier, in order of use: O(n log n), once. Memory: five shadows,
-whatever the tier holds.
+plus :data:`DOUBTS` standard deviations of the lead; then all leads start from 0, and every change asks
+:data:`CAUTION` more of the next, so that equals do not alternate. On a change the new order is built from what is
+in the tier, in order of use: O(n log n), once. Memory: five shadows, whatever the tier holds.
 
 Where it loses: until the first lead is certain it is LRU, which costs up to 2 points of DRAM hits on a trace of 20
 turnovers (Mooncake's synthetic one: 0.532, ``slru`` 0.554); in all three tiers it was within 0.4 points of the best
@@ -47,7 +47,13 @@ MARGIN = 0.005
 """Share of the requested pages by which a better candidate must be ahead."""
 
 DOUBTS = 1.0
-"""Standard deviations of the difference, summed over requests, by which it must be ahead besides."""
+"""Standard deviations of its lead, summed over requests, by which it must be ahead besides."""
+
+CAUTION = 1.0
+"""Standard deviations that each change adds to that."""
+
+CALM = 16
+"""Half-lives in which half of what changes added is gone."""
 
 
 class Auto:
@@ -71,6 +77,7 @@ class Auto:
         self._half_life = HALF_LIFE * pages
         self._every = max(1, self._half_life // LOOKS)
         self._followed = 0
+        self._doubts = DOUBTS
         self.switches = 0
         """Times the tier changed its order."""
 
@@ -144,9 +151,10 @@ class Auto:
     def _look(self) -> None:
         best = max(range(len(self._shadows)), key=lambda i: self._shadows[i].lead)
         shadow = self._shadows[best]
-        if shadow.lead > MARGIN * self._wanted + DOUBTS * sqrt(shadow.doubt):
+        if shadow.lead > MARGIN * self._wanted + self._doubts * sqrt(shadow.doubt):
             self._follow(best)
         keep = 0.5 ** (self._since / self._half_life)
+        self._doubts = DOUBTS + (self._doubts - DOUBTS) * keep ** (1 / CALM)
         self._wanted *= keep
         for shadow in self._shadows:
             shadow.fade(keep)
@@ -157,5 +165,6 @@ class Auto:
         order.adopt(self._active)
         self._active, self._followed = order, candidate
         self.switches += 1
+        self._doubts += CAUTION
         for shadow in self._shadows:
             shadow.lead = shadow.doubt = 0.0
