@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from radixtier.lab.tiers import Counts, Tiers
@@ -81,7 +82,6 @@ def replay(
     tiers: Tiers,
     *,
     block_bytes: int = 1,
-    orders: tuple[EvictionOrder, ...] = (),
     returns: Predictor | None = None,
     progress: Callable[[Counts], None] | None = None,
 ) -> Report:
@@ -95,8 +95,8 @@ def replay(
         Where blocks are.
     block_bytes
         Bytes of a block.
-    orders, returns
-        Orders that are told when a session is expected back, and who says when; a turn ends where it begins.
+    returns
+        Says when a session is expected back; a turn ends where it begins.
     progress
         Called after each request.
     """
@@ -104,14 +104,16 @@ def replay(
     for time, session, path in requests:
         first = time if first is None else first
         last = time
+        tell = None
         if returns is not None:
             returns.began(session, time)
-        tiers.request(path, time)
-        if returns is not None:
             returns.ended(session, time)
-            when = returns.expected(session, time)
-            for order in orders:
-                order.expect(path[-1], when)
+            tell = partial(_expect, path[-1], returns.expected(session, time))
+        tiers.request(path, time, tell)
         if progress is not None:
             progress(tiers.counts)
     return Report(tiers.counts, block_bytes, (last or 0.0) - (first or 0.0))
+
+
+def _expect(node: int, when: float | None, order: EvictionOrder) -> None:
+    order.expect(node, when)

@@ -81,4 +81,4 @@ def run(file: Path, setup: Setup) -> Report:
         mirror=setup.mirror,
     )
     returns = Returns() if setup.eviction in PREDICTED else None
-    return replay(trace.requests(), tiers, block_bytes=block_bytes, orders=(dram_order, nvme_order), returns=returns)
+    return replay(trace.requests(), tiers, block_bytes=block_bytes, returns=returns)

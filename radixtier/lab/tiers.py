@@ -17,7 +17,7 @@ after every request.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,7 @@ class Sizes:
     def __init__(self, hbm: int, dram: int = 0, nvme: int = 0) -> None:
         if hbm < 1 or dram < 0 or nvme < 0:
             raise ValueError(f"sizes of {hbm}, {dram} and {nvme} blocks: HBM needs one at least, the others none")
+        self._tell: Tell | None = None
         self.hbm, self.dram, self.nvme = hbm, dram, nvme
 
 
@@ -70,6 +71,9 @@ class Counts:
     def hits(self) -> int:
         """Blocks that need not be computed."""
         return self.hbm_hits + self.dram_hits + self.nvme_hits
+
+
+Tell = Callable[[EvictionOrder], None]
 
 
 class Tiers:
@@ -120,8 +124,25 @@ class Tiers:
         """Keys of what this request made disappear."""
         self._was_full = False
 
-    def request(self, path: Sequence[int], now: float) -> int:
-        """Serve one request; returns the blocks of its path that were in any tier."""
+    def request(self, path: Sequence[int], now: float, tell: Tell | None = None) -> int:
+        """Serve one request.
+
+        Parameters
+        ----------
+        path
+            Its nodes, from the root on.
+        now
+            Seconds.
+        tell
+            Tells an order what is predicted for the path, once it knows of the use and before it has to make room: on
+            a server, room is made when HBM lets go of the path, which is after the turn.
+
+        Returns
+        -------
+        int
+            Blocks of the path that were in any tier.
+        """
+        self._tell = tell
         found = self._count(path, now)
         uses = self._uses
         for node in path:
@@ -179,6 +200,8 @@ class Tiers:
             recent[node] = None
             recent.move_to_end(node)
             order.remove(node)
+        if self._tell is not None:
+            self._tell(order)
         while self._hbm.used > self.sizes.hbm:
             node = next(iter(recent))
             have = self._hbm.have[node]
@@ -243,6 +266,8 @@ class Tiers:
             self._admission.refund((pages_of[node] - have.get(node, 0)) * self._block_bytes, now)
         if stored:
             self._nvme_order.use(stored[::-1], now)
+            if self._tell is not None:
+                self._tell(self._nvme_order)
         self._shrink_nvme(now)
         self._account(before, now)
 

@@ -121,7 +121,10 @@ class Rig:
 
         # As SGLang does it: all tokens, and a limit that leaves at least one to compute.
         tokens = self._tokens[:prefix] + array("q", [0] * (self.page_size + 1))
-        request = SimpleNamespace(session=None, cache_request_handle=self._handle, storage_prefetch_last_match_len=None)
+        request = SimpleNamespace(
+            rid=self._handle.rid, session=None, session_id=None, kv_hints=None, origin_input_ids=tokens,
+            cache_request_handle=self._handle, storage_prefetch_last_match_len=None,
+        )  # fmt: skip
         return MatchPrefixParams(key=RadixKey(tokens, limit=len(tokens) - 1), req=request)
 
     def check(self, prefix: int, in_hbm: bool) -> None:

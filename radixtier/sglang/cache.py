@@ -31,7 +31,7 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, M
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from sglang.srt.runtime_context import get_schedule
+from sglang.srt.runtime_context import get_memory, get_schedule
 
 from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
@@ -116,12 +116,13 @@ class RadixTierCache(UnifiedRadixCache):
             self.mover.tree, self.mover.promotions, self.mover.rate, page_bytes=self.mover.page_bytes,
             clock=time.monotonic,
         )  # fmt: skip
-        self.waiting = WaitingRoom(self)
+        self.waiting = WaitingRoom(self, get_memory().hicache_storage_prefetch_policy)
         self.explain = Explaining(self)
         self._forgetting = Forgetting(self)
         self.steering = Steering(self)
         address = self._tiers.control
         self.control = None if address is None else Control(self, address, self._tiers.control_key)
+        self._on_cpu = str(self.token_to_kv_pool_allocator.device) == "cpu"
         schedule = get_schedule()
         chunk = schedule.chunked_prefill_size or 0
         chunk = chunk if chunk > 0 else schedule.max_prefill_tokens
@@ -268,7 +269,13 @@ class RadixTierCache(UnifiedRadixCache):
     def ready_to_load_host_cache(self) -> int:
         """The requests admitted since the last call start their prefill as one batch."""
         self.prefill.begin()
-        return super().ready_to_load_host_cache()
+        queue = self.cache_controller.ack_load_queue
+        known, began = len(queue), time.monotonic()
+        producer: int = super().ready_to_load_host_cache()
+        if len(queue) > known and self._on_cpu:
+            # There are no events to time, and the copy is over by now.
+            self.copies.observe(queue[-1].num_bytes, time.monotonic() - began)
+        return producer
 
     def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """Insert as stock does; the first insert of a batch's last request tells how long its prefill took."""
@@ -477,6 +484,12 @@ class RadixTierCache(UnifiedRadixCache):
         """Copy pages of a run that are in HBM to DRAM once more; returns how many are on their way."""
         node = self.mover.tree.node_of(run)
         return 0 if node is None else self._copy_again(node, lambda some: np.isin(some, pages), staged=True)
+
+    def copied_down(self) -> None:
+        """Have the copies that were queued begin; where that ends them, nothing stays locked."""
+        self.flush_pending_backups()
+        if self._on_cpu:
+            self.writing_check()
 
     def _copy_again(self, end: int, wanted: Callable[[Pages], Flags], staged: bool = False) -> int:
         """Back wanted pages of the path that ends with a node up once more, as far as they are in HBM."""

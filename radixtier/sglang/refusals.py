@@ -210,12 +210,6 @@ CONTRADICTIONS = (
         "Use kernel or direct",
     ),
     Row(
-        "--hicache-storage-prefetch-policy",
-        _field("hicache_storage_prefetch_policy", "timeout"),
-        _NO_STORAGE,
-        "Drop this flag",
-    ),
-    Row(
         "--hicache-storage-backend-extra-config",
         _field("hicache_storage_backend_extra_config", None),
         _NO_STORAGE,

@@ -4,7 +4,8 @@ Owns nothing but when it last looked. While pages are in HBM their frames are th
 the two tiers hold different pages. The price is paid here: when HBM gets full, the pages that it will evict next and
 that DRAM does not have are copied down once more, behind their old handles. The law: of the coldest :data:`SHARE` of
 HBM, but at least two prefill chunks, :data:`STEP_BYTES` per step. Which pages HBM evicts next is SGLang's choice; the
-order of last use is our guess of it, and a wrong guess costs a read from NVMe. Scheduler thread only.
+order of last use is our guess of it, and a wrong guess costs a read from NVMe. A node that is being copied cannot be
+evicted, so at least half of what HBM could free is left alone. Scheduler thread only.
 """
 
 from __future__ import annotations
@@ -44,15 +45,20 @@ class Staging:
         now = time.monotonic()
         if mover.store is None or now < self._again_at or not mover.stats.demoted + mover.stats.lost:
             return
-        free = self._cache.token_to_kv_pool_allocator.available_size() // self._cache.page_size
-        left = self._step_pages
+        cache, table = self._cache, mover.table
+        free = cache.token_to_kv_pool_allocator.available_size() // cache.page_size
+        most = (free + cache.evictable_size() // cache.page_size) // 2 - table.copying
+        left = most = min(self._step_pages, most)
         for run in mover.tree.leaving_hbm(self._margin - free, SCAN_RUNS):
             pages = mover.tree.pages_of(run)
-            missing = pages[mover.table.marked(pages, HBM) & ~mover.table.in_dram(pages)]
+            missing = pages[table.marked(pages, HBM) & ~table.in_dram(pages)]
             mover.tree.stays(run)
-            if len(missing):
-                left -= self._cache.copy_down(run, missing[:left])
             if left <= 0:
-                return
-        if left == self._step_pages:
+                break
+            if len(missing):
+                # The end of a path leaves first.
+                left -= cache.copy_down(run, missing[-left:])
+        if left < most:
+            cache.copied_down()
+        elif most > 0:
             self._again_at = now + PAUSE_S

@@ -14,19 +14,24 @@ from typing import Any
 import numpy as np
 
 from radixtier.mover import Trigger
-from radixtier.policy.promotion import Ask, Plan, Probe, Why, plan
+from radixtier.policy.promotion import LONGEST_S, Ask, Plan, Probe, Why, plan
 from radixtier.sglang.waiting import Path, Waiting
 from radixtier.tree.residency import Pages
 
 NO_PAGES: Pages = np.empty(0, np.int64)
 
 
-class WaitingRoom:
-    """Waiting requests of one cache, by their handles."""
+BY_COST, ALWAYS, NEVER = "timeout", "wait_complete", "best_effort"
+"""What SGLang calls its policies of waiting for storage; the first is its default, and ours is the cost model."""
 
-    def __init__(self, cache: Any) -> None:
+
+class WaitingRoom:
+    """Waiting requests of one cache, by their handles; ``law`` is one of SGLang's names above."""
+
+    def __init__(self, cache: Any, law: str = BY_COST) -> None:
         self._cache = cache
         self._mover = cache.mover
+        self._law = law
         self._waiting: dict[Any, Waiting] = {}
         self._probe = Probe()
         self._asked = 0
@@ -60,13 +65,14 @@ class WaitingRoom:
         node
             Where that ends in SGLang's tree.
         matched, new
-            Tokens of the prompt that match on some tier, and that do not.
+            Tokens of the prompt that match on some tier, and that do not; the last one is always computed and not among
+            them.
         """
         waiting = self._record(handle)
         if waiting.promotion is not None:
             self._mover.promotions.drop(waiting.promotion)
         waiting.known = path.known
-        waiting.prompt_tokens = matched + new
+        waiting.prompt_tokens = matched + new + 1
         waiting.hbm_tokens = matched - len(path.pages) * self._cache.page_size
         self._promote(waiting, path.pages[: path.known])
         waiting.node = node
@@ -89,7 +95,7 @@ class WaitingRoom:
         if not waiting.promotion.ready(self._mover.table):
             now = time.monotonic()
             waiting.blocked_at = now if waiting.blocked_at is None else waiting.blocked_at
-            if now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
+            if self._law != NEVER and now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
                 return False
             # What arrives until there is room for the request in HBM is taken along.
             waiting.expired = True
@@ -136,7 +142,9 @@ class WaitingRoom:
             queued_bytes=0 if underway else mover.promotions.demanded_bytes,
             waiting=underway,
         )
-        return plan(ask, cache.prefill.cost, mover.rate, cache.copies)
+        if self._law == BY_COST:
+            return plan(ask, cache.prefill.cost, mover.rate, cache.copies)
+        return Plan(ask.frames, LONGEST_S, LONGEST_S, Why.WORTH_IT if ask.frames == len(cold) else Why.NO_FRAMES)
 
     def _deadline(self, waiting: Waiting, waited_s: float) -> float:
         """Seconds that a request may wait in all; what was learnt of the drive meanwhile only ever shortens it."""

@@ -105,6 +105,8 @@ class ResidencyTable:
         self.free_handles = self.n_handles
         self.free_frames = self.n_frames
         self.held = 0
+        self.copying = 0
+        """Pages on their way from HBM that are on NVMe as well."""
         self.count = np.zeros(len(State), np.int64)
         self.count[State.FREE] = self.n_handles
         self.epoch += 1
@@ -347,12 +349,14 @@ class ResidencyTable:
             return False
         self.frame[pages] = self._take_frames(len(pages))
         self.flight[pages] |= COPY
+        self.copying += len(pages)
         return True
 
     def end_copy(self, pages: Pages, ok: bool) -> Slots:
         """Finish copies from HBM: ``CLEAN`` where they were made, ``COLD`` as before where not."""
         pages = pages[(self.flight[pages] & COPY) != 0]
         self.flight[pages] &= ~np.uint8(COPY)
+        self.copying -= len(pages)
         if ok:
             self._set(pages, State.CLEAN)
         else:
@@ -420,3 +424,4 @@ class ResidencyTable:
         for users in (self.flight, self.mark, self.lease, self.hold):
             assert not users[idle].any(), "a free handle is in use"
         assert self.held == int((self.hold > 0).sum()), "held pages drifted"
+        assert self.copying == int((self.flight & COPY != 0).sum()), "copied pages drifted"

@@ -63,7 +63,6 @@ OFFENCES: dict[str, tuple[str, Any]] = {
     "--hicache-write-policy": ("hicache_write_policy", "write_back"),
     "--hicache-mem-layout": ("hicache_mem_layout", "layer_first"),
     "--hicache-io-backend": ("hicache_io_backend", "kernel_ascend"),
-    "--hicache-storage-prefetch-policy": ("hicache_storage_prefetch_policy", "best_effort"),
     "--hicache-storage-backend-extra-config": ("hicache_storage_backend_extra_config", "{}"),
 }
 

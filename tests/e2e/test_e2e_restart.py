@@ -26,6 +26,7 @@ def start(model: Path, store: Path, log: Path) -> Tiered:
         *CPU_FLAGS, "--page-size", str(PAGE_SIZE), "--enable-radix-tier",
         "--radix-tier-hbm-size", f"{HBM}tok", "--radix-tier-dram-size", f"{DRAM}tok",
         "--radix-tier-nvme-size", f"{NVME}tok", "--radix-tier-nvme-path", str(store),
+        "--hicache-storage-prefetch-policy", "wait_complete",
     ]  # fmt: skip
     server = Server("that restarts", model, flags, log)
     server.start(START_TIMEOUT_S)
@@ -43,8 +44,10 @@ def test_chats_go_on_after_a_restart_and_a_kill_but_not_after_a_weight_update(ti
         running = second = start(tiny_model, store, tmp_path / "log1")
         again = second.send_all(batch)
         assert [reply.output_ids for reply in again] == [reply.output_ids for reply in expected]
-        # A graceful stop leaves nothing behind: every chat comes back whole, and from NVMe.
-        assert [reply.nvme for reply in again] == [second.most_cached] * CHATS
+        # A graceful stop leaves nothing behind: every chat comes back whole, from NVMe, or from DRAM where an idle moment
+        # was enough to bring it up before it was asked for.
+        assert [reply.nvme + reply.dram for reply in again] == [second.most_cached] * CHATS
+        assert sum(reply.nvme for reply in again) > 0
 
         # The next turn of every chat, and one more that is being answered when the power goes.
         longer = [[*prompt, *reply.output_ids, *range(10, 42)] for prompt, reply in zip(batch, again, strict=True)]
@@ -54,8 +57,8 @@ def test_chats_go_on_after_a_restart_and_a_kill_but_not_after_a_weight_update(ti
         running = third = start(tiny_model, store, tmp_path / "log2")
         after = third.send_all(longer)
         assert [reply.output_ids for reply in after] == [reply.output_ids for reply in turns]
-        assert sum(reply.nvme for reply in after) >= CHATS // 2 * third.most_cached
-        assert after[0].nvme >= third.most_cached, "stored long before the kill"
+        assert sum(reply.cached for reply in after) >= CHATS // 2 * third.most_cached
+        assert after[0].cached >= third.most_cached, "stored long before the kill"
         third.assert_idle()
         fresh = third.send_all(batch[:2])
         assert [reply.cached for reply in fresh] == [0, 0], "flushed"

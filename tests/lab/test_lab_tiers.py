@@ -179,7 +179,7 @@ def test_sessions_are_predicted_to_the_orders() -> None:
     order.told = []
     returns = Returns()
     tiers = Tiers(nodes, Sizes(8), order, Lru(nodes.shape, 1), AdmitAll())
-    report = replay([Request(1.0, 7, [0]), Request(2.0, 7, [0, 1])], tiers, orders=(order,), returns=returns)
+    report = replay([Request(1.0, 7, [0]), Request(2.0, 7, [0, 1])], tiers, returns=returns)
     assert order.told == [(0, 6.0), (1, 7.0)]
     assert returns.turns == [("began", 7, 1.0), ("ended", 7, 1.0), ("began", 7, 2.0), ("ended", 7, 2.0)]
     assert (report.counts.blocks, report.counts.hits, report.seconds) == (6, 2, 1.0)

@@ -208,16 +208,17 @@ def make_lru_like(steps: int) -> EvictionOrder:
     return order
 
 
-def test_a_sample_is_its_share_of_the_nodes() -> None:
+@pytest.mark.parametrize("pages", [1, 3, 40])
+def test_a_sample_has_its_share_of_the_pages(pages: int) -> None:
     sample = Sample(1 / 16)
-    assert 560 < len(sample.of(range(10_000))) < 690
-    assert sample.of(range(100)) == [node for node in range(100) if node in sample]
-    assert len(Sample(1.0).of(range(100))) == 100
+    taken = sum(sample.takes(node, pages) for node in range(10_000))
+    assert taken * sample.weight(pages) == pytest.approx(10_000 * pages / 16, rel=0.2)
+    assert taken == 10_000 or pages < 16, "long runs are all there"
 
 
 def test_what_is_moved_away_leaves_the_shadows_too() -> None:
     auto = Auto(one_page, 64)
-    node = next(node for node in range(1000) if node in auto._sample)
+    node = next(node for node in range(1000) if auto._sample.takes(node, 1))
     auto.use([node], 0.0)
     auto.remove(node)
     assert all(not shadow._have for shadow in auto._shadows)

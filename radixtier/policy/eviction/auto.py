@@ -1,18 +1,18 @@
 """Whichever policy would have done best lately.
 
-The law: every candidate runs as a shadow of :data:`SHADOW_PAGES` pages on the same sample of nodes (at most one in
-:data:`LEAST_EVERY`). What each finds more or less than the one that is followed is summed up, with a half-life of
-:data:`HALF_LIFE` times the shadow's size in pages requested, and looked at :data:`LOOKS` times in that time. The
-tier follows LRU at first, and changes to a candidate whose lead is more than :data:`MARGIN` of the pages requested
-plus :data:`DOUBTS` standard deviations of the lead; then all leads start from 0, and every change asks
+The law: every candidate runs as a shadow of :data:`SHADOW_PAGES` pages on the same sample of nodes (at most one
+page in :data:`LEAST_EVERY`). What each finds more or less than the one that is followed is summed up, with a
+half-life of :data:`HALF_LIFE` times the shadow's size in pages requested, and looked at :data:`LOOKS` times in that
+time. The tier follows LRU at first, and changes to a candidate whose lead is more than :data:`MARGIN` of the pages
+requested plus :data:`DOUBTS` standard deviations of the lead; then all leads start from 0, and every change asks
 :data:`CAUTION` more of the next, so that equals do not alternate. On a change the new order is built from what is
 in the tier, in order of use: O(n log n), once. Memory: five shadows, whatever the tier holds.
 
 Where it loses: until the first lead is certain it is LRU, which costs up to 2 points of DRAM hits on a trace of 20
-turnovers (Mooncake's synthetic one: 0.532, ``slru`` 0.554); in all three tiers it was within 0.4 points of the best
-single policy on all traces. Each node sampled costs five uses more. A shadow knows nodes by number: what was
-forgotten and comes back under another number is new to it, so where nothing is remembered below the tier it cannot
-see what another policy would have kept.
+turnovers (Mooncake's synthetic one: 0.532, ``slru`` 0.554); over all three tiers it was at most 0.3 points below
+the best single policy on any of the traces. Each node sampled costs five uses more. A shadow knows nodes by number:
+what was forgotten and comes back under another number is new to it, so where nothing is remembered below the tier
+it cannot see what another policy would have kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from radixtier.policy.eviction.cost import Cost
 from radixtier.policy.eviction.leaves import LeafOrder
 from radixtier.policy.eviction.lru import Lru
 from radixtier.policy.eviction.next_use import NextUse
-from radixtier.policy.eviction.order import ShapeOf
+from radixtier.policy.eviction.order import Shape, ShapeOf
 from radixtier.policy.eviction.s3fifo import S3Fifo
 from radixtier.policy.eviction.shadow import Sample, Shadow
 from radixtier.policy.eviction.slru import Slru
@@ -35,12 +35,12 @@ SHADOW_PAGES = 1024
 """Pages of a shadow."""
 
 LEAST_EVERY = 8
-"""Nodes of which one is sampled, at most."""
+"""Pages of which one is sampled, at most."""
 
-HALF_LIFE = 8
+HALF_LIFE = 16
 """Times the shadow's size is requested until a hit weighs half."""
 
-LOOKS = 16
+LOOKS = 32
 """Looks at the counts per half-life."""
 
 MARGIN = 0.005
@@ -52,7 +52,7 @@ DOUBTS = 1.0
 CAUTION = 1.0
 """Standard deviations that each change adds to that."""
 
-CALM = 16
+CALM = 256
 """Half-lives in which half of what changes added is gone."""
 
 
@@ -70,7 +70,7 @@ class Auto:
         rate = min(1.0 / LEAST_EVERY, SHADOW_PAGES / max(1, self._capacity))
         pages = max(1, round(rate * self._capacity))
         self._sample = Sample(rate)
-        self._shadows = [Shadow(kind(self._shape_of, pages), self._shape_of, pages) for kind in CANDIDATES]
+        self._shadows = [Shadow(kind(self._shape_below, pages), self._weigh, pages) for kind in CANDIDATES]
         self._active = CANDIDATES[0](self._shape_of, self._capacity)
         self._wanted = 0.0
         self._since = 0
@@ -94,14 +94,14 @@ class Auto:
     def use(self, path: Sequence[int], now: float, *, request: bool = True) -> None:
         """Note a use of ``path``, from the deepest node to the root."""
         self._active.use(path, now, request=request)
-        sampled = self._sample.of(path)
+        sampled = [node for node in path if self._sampled(node)]
         if not sampled:
             return
         found = [shadow.use(sampled, now, request) for shadow in self._shadows]
         if request:
             for shadow, pages in zip(self._shadows, found, strict=True):
                 shadow.note(pages, found[self._followed])
-            pages = sum(self._shape_of(node).pages for node in sampled)
+            pages = sum(map(self._weigh, sampled))
             self._wanted += pages
             self._since += pages
             if self._since >= self._every:
@@ -111,7 +111,7 @@ class Auto:
         """Predict the next use of the path that ends with ``node``."""
         self._active.expect(node, when)
         end: int | None = node
-        while end is not None and end not in self._sample:
+        while end is not None and not self._sampled(end):
             end = self._active.parent_of(end)
         if end is not None:
             for shadow in self._shadows:
@@ -123,7 +123,7 @@ class Auto:
 
     def remove(self, node: int) -> None:
         """Note that a node left the tier; the shadows lose it only if it had not been offered."""
-        if node in self._sample and node in self._active and not self._active.offered(node):
+        if node in self._active and self._sampled(node) and not self._active.offered(node):
             for shadow in self._shadows:
                 shadow.remove(node)
         self._active.remove(node)
@@ -147,6 +147,16 @@ class Auto:
     def __contains__(self, node: int) -> bool:
         """Return whether a node is in the tier."""
         return node in self._active
+
+    def _sampled(self, node: int) -> bool:
+        return self._sample.takes(node, self._active.pages_of(node))
+
+    def _weigh(self, node: int) -> int:
+        return self._sample.weight(self._active.pages_of(node))
+
+    def _shape_below(self, node: int) -> Shape:
+        """Look a node up as the shadows see it."""
+        return Shape(self._weigh(node), self._shape_of(node).depth)
 
     def _look(self) -> None:
         best = max(range(len(self._shadows)), key=lambda i: self._shadows[i].lead)

@@ -236,6 +236,11 @@ class LeafOrder(ABC):
         entry = self._nodes.get(node)
         return entry is not None and 0 < entry.scan == self._scan
 
+    def pages_of(self, node: int) -> int:
+        """Return the pages a node had when it came into the tier last, 0 for one that is not known."""
+        entry = self._nodes.get(node)
+        return 0 if entry is None else entry.pages
+
     def parent_of(self, node: int) -> int | None:
         """Return the node in front of a node, None at the root or when it is not known."""
         entry = self._nodes.get(node)

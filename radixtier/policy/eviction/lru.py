@@ -5,7 +5,7 @@ coldest nodes always form the outermost part of the coldest subtree. O(1) per no
 
 Where it loses: a long one-off prompt pushes out everything (no scan resistance), and a loop longer than the tier
 gets no hit at all. On the session trace at 2,000/4,000/8,000 blocks it finds 0.193 of the blocks, where
-``next_use`` finds 0.389.
+``next_use`` finds 0.392.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from radixtier.policy.eviction.leaves import LeafOrder
-from radixtier.policy.eviction.order import ShapeOf
 
 GHOSTS = 2048
 """Nodes remembered after they left a shadow."""
@@ -22,21 +21,25 @@ SPREAD, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 class Sample:
-    """Which nodes are sampled: a share ``rate`` of all."""
+    """Which nodes are sampled, and what they weigh there.
+
+    The law: a node of ``n`` pages is sampled with probability ``min(1, rate * n)`` and then weighs ``max(1, rate * n)``
+    pages, ``rate * n`` on average. Long runs, in which most pages are, are all there, so that chance decides little.
+    """
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self._below = int(rate * (MASK + 1))
 
-    def __contains__(self, node: int) -> bool:
-        """Return whether a node is sampled."""
+    def takes(self, node: int, pages: int) -> bool:
+        """Return whether a node of so many pages is sampled."""
         mixed = (node + 1) * SPREAD & MASK
         mixed = (mixed ^ mixed >> 29) * SPREAD & MASK
-        return mixed < self._below
+        return mixed < self._below * pages
 
-    def of(self, path: Sequence[int]) -> list[int]:
-        """Return the sampled nodes of a path."""
-        return [node for node in path if node in self]
+    def weight(self, pages: int) -> int:
+        """Return what a sampled node of so many pages weighs."""
+        return max(1, round(self.rate * pages))
 
 
 class Shadow:
@@ -46,20 +49,20 @@ class Shadow:
     ----------
     order
         The candidate, made for ``pages`` pages.
-    shape_of
-        Looks nodes up.
+    weigh
+        Pages that a node takes here.
     pages
         Pages it may hold.
     """
 
-    def __init__(self, order: LeafOrder, shape_of: ShapeOf, pages: int) -> None:
+    def __init__(self, order: LeafOrder, weigh: Callable[[int], int], pages: int) -> None:
         self.order = order
         self.hits = 0.0
         """Pages found, older ones weighing less: :meth:`fade`."""
         self.lead = 0.0
         """Pages found more than by who is followed, and the sum of the squares of that."""
         self.doubt = 0.0
-        self._shape_of = shape_of
+        self._weigh = weigh
         self._pages = pages
         self._have: dict[int, int] = {}
         self._used = 0
@@ -74,7 +77,7 @@ class Shadow:
         have = self._have
         found = sum(have.get(node, 0) for node in path)
         for node in path:
-            pages = max(1, self._shape_of(node).pages)
+            pages = self._weigh(node)
             self._used += pages - have.get(node, 0)
             have[node] = pages
             self._ghosts.pop(node, None)
