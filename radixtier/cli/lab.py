@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radixtier.lab.replay import Report
-from radixtier.lab.setup import Setup, run
+from radixtier.lab.setup import ORACLE, Setup, run
 from radixtier.lab.trace import BadTrace
 from radixtier.policy.admission import NAMES as ADMISSIONS
 from radixtier.policy.eviction import NAMES as EVICTIONS
@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
     command.add_argument("--hbm", type=int, required=True, metavar="N", help="blocks in HBM, at least 1")
     command.add_argument("--dram", type=int, default=0, metavar="N", help="blocks in DRAM (default %(default)s)")
     command.add_argument("--nvme", type=int, default=0, metavar="N", help="blocks on NVMe (default %(default)s)")
-    command.add_argument("--eviction", choices=EVICTIONS, default="lru", help="of DRAM and NVMe (default %(default)s)")
+    eviction = f"of DRAM and NVMe (default %(default)s); {ORACLE} knows the future, as a ceiling"
+    command.add_argument("--eviction", choices=(*EVICTIONS, ORACLE), default="lru", help=eviction)
     command.add_argument("--admission", choices=ADMISSIONS, default="auto", help="to NVMe (default %(default)s)")
     command.add_argument(
         "--write-budget", default="none", metavar="B", help="500GB/day, 1.0DWPD or none (default %(default)s)"

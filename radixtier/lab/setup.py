@@ -9,16 +9,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from radixtier.lab.future import Future, NextUseOracle
 from radixtier.lab.opening import open_trace
 from radixtier.lab.replay import Report, replay
 from radixtier.lab.tiers import Sizes, Tiers
 from radixtier.policy.admission import Admission, make_admission
-from radixtier.policy.eviction import make_order
+from radixtier.policy.eviction import EvictionOrder, make_order
 from radixtier.policy.returns import Returns
 from radixtier.policy.write_budget import Budgeted, WriteBudget, parse_budget
 
 PREDICTED = ("next_use", "auto")
 """Eviction policies that go by predicted returns."""
+
+ORACLE = NextUseOracle.name
+"""In the place of an eviction policy: who knows the next use. It takes the trace into memory."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,17 @@ def run(file: Path, setup: Setup) -> Report:
     """
     trace = open_trace(file)
     block_bytes = trace.block_tokens * setup.kv_bytes_per_token
-    dram_order = make_order(setup.eviction, trace.nodes.shape, max(1, setup.dram))
-    nvme_order = make_order(setup.eviction, trace.nodes.shape, max(1, setup.nvme))
+    requests = trace.requests()
+    dram_order: EvictionOrder
+    nvme_order: EvictionOrder
+    if setup.eviction == ORACLE:
+        known = list(requests)
+        future = Future(known)
+        requests = future.served(known)
+        dram_order, nvme_order = NextUseOracle(future, trace.nodes), NextUseOracle(future, trace.nodes)
+    else:
+        dram_order = make_order(setup.eviction, trace.nodes.shape, max(1, setup.dram))
+        nvme_order = make_order(setup.eviction, trace.nodes.shape, max(1, setup.nvme))
     tiers = Tiers(
         trace.nodes,
         Sizes(setup.hbm, setup.dram, setup.nvme),
@@ -81,4 +94,4 @@ def run(file: Path, setup: Setup) -> Report:
         mirror=setup.mirror,
     )
     returns = Returns() if setup.eviction in PREDICTED else None
-    return replay(trace.requests(), tiers, block_bytes=block_bytes, returns=returns)
+    return replay(requests, tiers, block_bytes=block_bytes, returns=returns)

@@ -5,7 +5,8 @@ Latency and rate, the *shape*, are fitted to the jobs of the last while (:mod:`r
 single stall does not move. The *slowness* is what the last :data:`LAST` jobs took over what the shape says, on average
 over their bytes. So:
 
-* one job that takes 100x as long makes it 34x slower at once, and one that is overdue counts while it still runs;
+* one job that took 100x as long makes it 34x slower; one that is overdue counts in full for as long as it runs, since
+  whoever waits now waits for that one;
 * :data:`LAST` jobs in a row that are fast again restore it;
 * jobs count by their own bytes, not by those ahead of them: a small one that was late by chance changes little.
 
@@ -108,8 +109,9 @@ class ReadRate:
         jobs = [*self._last, self._open] if self._open is not None else list(self._last)
         if not jobs:
             return 1.0
-        late = sum(job.nbytes * job.seconds / self._plain(float(job.moved)) for job in jobs)
-        return late / sum(job.nbytes for job in jobs)
+        late = [job.seconds / self._plain(float(job.moved)) for job in jobs]
+        mean = sum(job.nbytes * each for job, each in zip(jobs, late, strict=True)) / sum(job.nbytes for job in jobs)
+        return mean if self._open is None else max(mean, late[-1])
 
     @property
     def rate(self) -> float:

@@ -44,8 +44,8 @@ def test_chats_go_on_after_a_restart_and_a_kill_but_not_after_a_weight_update(ti
         running = second = start(tiny_model, store, tmp_path / "log1")
         again = second.send_all(batch)
         assert [reply.output_ids for reply in again] == [reply.output_ids for reply in expected]
-        # A graceful stop leaves nothing behind: every chat comes back whole, from NVMe, or from DRAM where an idle moment
-        # was enough to bring it up before it was asked for.
+        # A graceful stop leaves nothing behind: every chat comes back whole, from NVMe, or from DRAM where an idle
+        # moment was enough to bring it up before it was asked for.
         assert [reply.nvme + reply.dram for reply in again] == [second.most_cached] * CHATS
         assert sum(reply.nvme for reply in again) > 0
 
