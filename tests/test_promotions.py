@@ -270,7 +270,7 @@ def test_a_request_does_not_wait_for_speculation_that_has_not_begun() -> None:
 
 
 def test_a_request_takes_over_what_is_on_its_way_for_it_already() -> None:
-    world, (a,) = budgeted(3, budget=9)
+    world, (a,) = budgeted(3, budget=1)
     world.ahead(a)
     world.mover.tick()
     assert speculative(world) == [1]

@@ -254,8 +254,10 @@ class Promotions:
         """Start what may start."""
         if self._demanded:
             self._pump_demanded()
-        if self._ahead and not self._reading and self._reading_ahead < self._allowed_bytes() and self._settled():
-            self._pump_ahead()
+        if self._ahead and not self._reading and self._settled():
+            allowed = self._allowed_bytes()
+            while self._reading_ahead < allowed and self._pump_ahead():
+                pass
 
     @property
     def _underway(self) -> int:
@@ -302,7 +304,8 @@ class Promotions:
         self._make_room(len(pages), limit)
         return self._table.free_frames > 0
 
-    def _pump_ahead(self) -> None:
+    def _pump_ahead(self) -> bool:
+        """Start one read that nobody waits for; False where there is nothing to read, or no room."""
         while self._ahead:
             promotion = self._ahead[0]
             pages = self._next(promotion.pages)
@@ -311,8 +314,9 @@ class Promotions:
                 # Each page once: what leaves again before the last has come was not worth its frame.
                 promotion.pages = promotion.pages[np.flatnonzero(promotion.pages == pages[-1])[0] + 1 :]
                 self._read(promotion, pages, Priority.SPECULATIVE)
-                return
+                return True
             self._ahead.popleft().tell(math.inf)
+        return False
 
     def _room_ahead(self, pages: Pages, promotion: Promotion) -> int:
         """How many of ``pages`` find a frame without anything warmer having to go."""

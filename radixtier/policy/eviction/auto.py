@@ -9,7 +9,7 @@ requested plus :data:`DOUBTS` standard deviations of the lead; then all leads st
 in the tier, in order of use: O(n log n), once. Memory: five shadows, whatever the tier holds.
 
 Where it loses: until the first lead is certain it is LRU, which costs up to 2 points of DRAM hits on a trace of 20
-turnovers (Mooncake's synthetic one: 0.532, ``slru`` 0.554); over all three tiers it was at most 0.3 points below
+turnovers (Mooncake's synthetic one: 0.532, ``slru`` 0.551); over all three tiers it was at most 1.0 point below
 the best single policy on any of the traces. Each node sampled costs five uses more. A shadow knows nodes by number:
 what was forgotten and comes back under another number is new to it, so where nothing is remembered below the tier
 it cannot see what another policy would have kept.

@@ -4,7 +4,7 @@ The law: a node enters on probation; a further request protects it. At most :dat
 are protected; beyond that the least recently used protected node goes back to probation, as its most recent one.
 Probation leaves before the protected segment, each in order of last use. O(1) per node of the path used.
 
-Where it loses: where all is requested again, as in agent sessions, all is protected and it is LRU (0.198 at
+Where it loses: where all is requested again, as in agent sessions, all is protected and it is LRU (0.199 at
 2,000/4,000/8,000 blocks; ``next_use`` 0.392). Where nodes come back once and late, the protected segment holds what
 is over: 0.326 on Mooncake's conversations at 5,000/10,000/40,000 blocks, where LRU has 0.351.
 """
