@@ -42,6 +42,9 @@ MOST_ASLEEP_S = 1.0
 LEAST_CHANCE = 0.3
 """Of coming back at all, below which nothing is brought up."""
 
+LOOK_AGAIN_S, LOOK_AGAIN_SHARE = 0.5, 0.1
+"""Until a path is looked at again: seconds at least, and share of the time until the session is expected."""
+
 PATIENCE = 3
 """Estimates per turn."""
 
@@ -61,6 +64,8 @@ class Session:
     turn: int
     """Number of the turn, over all sessions."""
     tries: int = 0
+    until: float = 0.0
+    """When it is back in half of the cases; until then its path is looked at now and then."""
 
 
 class Ahead:
@@ -169,6 +174,7 @@ class Ahead:
             self._tree.expect(session.end, None)
             return
         session.tries += 1
+        session.until = window.likeliest
         self._tree.expect(session.end, self._returns.expected(key, now))
         heapq.heappush(self._due, (max(now, window.likeliest) + MARGIN_S, session.turn, key, False))
         if window.chance < LEAST_CHANCE:
@@ -187,7 +193,12 @@ class Ahead:
             if not self._current(key, turn):
                 continue
             if bring:
-                self.bring(self._sessions[key].end, Trigger.RETURN)
+                session = self._sessions[key]
+                self.bring(session.end, Trigger.RETURN)
+                # It may still be in HBM, and be gone from there before it is wanted.
+                again = now + max(LOOK_AGAIN_S, LOOK_AGAIN_SHARE * (session.until - now))
+                if again < session.until:
+                    heapq.heappush(self._due, (again, turn, key, True))
             else:
                 self._estimate(key, now)
         if idle and now - self._idled >= IDLE_S:
