@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from radixtier.policy.eviction import NAMES, SCAN_LIMIT, Shape, SubtreeLru, make_order
+from radixtier.policy.eviction import NAMES, SCAN_LIMIT, Lru, Shape, make_order
 
 NODES = st.integers(1, 63)
 
@@ -203,7 +203,7 @@ def test_memory_is_that_of_the_nodes_that_exist(name: str) -> None:
 
 def test_a_long_path_queues_its_end_only() -> None:
     """1,500 pages in a row: whatever is used of it, one entry."""
-    order = SubtreeLru(lambda node: Shape(1, node), 4096)
+    order = Lru(lambda node: Shape(1, node), 4096)
     for step in range(20):
         order.use(range(1500, -1, -1), float(step))
     assert len(order._heap._heap) == 1

@@ -6,9 +6,7 @@ from radixtier.policy.eviction.auto import CANDIDATES, Auto
 from radixtier.policy.eviction.lru import Lru
 from radixtier.policy.eviction.order import SCAN_LIMIT, EvictionOrder, Shape, ShapeOf
 
-__all__ = ["NAMES", "SCAN_LIMIT", "EvictionOrder", "Lru", "Shape", "ShapeOf", "SubtreeLru", "make_order"]
-
-SubtreeLru = Lru
+__all__ = ["NAMES", "SCAN_LIMIT", "EvictionOrder", "Lru", "Shape", "ShapeOf", "make_order"]
 
 _KINDS = {kind.name: kind for kind in CANDIDATES}
 
