@@ -102,7 +102,9 @@ class Promotions:
         self._reading: dict[int, _Reading] = {}
         """Jobs on their way that requests wait for."""
         self._reading_ahead = 0
-        """Bytes on their way that nobody waits for."""
+        """Bytes on their way that nobody waited for when they began."""
+        self._began_ahead: dict[int, _Reading] = {}
+        """The jobs that move them: a request may come to wait for one of these."""
         self._looked = clock()
         self.between_looks = 0.0
         """Seconds between two looks of the scheduler, of late."""
@@ -242,8 +244,10 @@ class Promotions:
         self.between_looks += LOOK_WINDOW * (gap - self.between_looks)
         if gap > self.between_looks:
             self.between_looks = gap
-        if self._reading:
-            oldest = next(iter(self._reading.values()))
+        for jobs in (self._reading, self._began_ahead if self._demanded else {}):
+            if not jobs:
+                continue
+            oldest = next(iter(jobs.values()))
             self._rate.overdue(oldest.nbytes, now - oldest.began, oldest.ahead)
 
     def _allowed_bytes(self) -> float:
@@ -335,13 +339,15 @@ class Promotions:
         table, store = self._table, self._jobs.store
         assert store is not None
         table.begin_read(pages)
-        job = _Reading(self._clock(), len(pages) * self._page_bytes, self._underway)
+        before = self._underway + (self._reading_ahead if priority is Priority.SPECULATIVE else 0)
+        job = _Reading(self._clock(), len(pages) * self._page_bytes, before)
         tag = self._jobs.start(partial(self._commit, promotion, pages, priority, job))
         promotion.tags.add(tag)
         if priority is Priority.DEMANDED:
             self._reading[tag] = job
         else:
             self._reading_ahead += job.nbytes
+            self._began_ahead[tag] = job
         store.read(
             table.frame[pages].astype(np.int64),
             table.slot[pages].astype(np.int64),
@@ -358,6 +364,7 @@ class Promotions:
             del self._reading[job.tag]
         else:
             self._reading_ahead -= begun.nbytes
+            del self._began_ahead[job.tag]
         promotion.tell(job.queue_seconds + job.service_seconds if job.ok.all() else math.inf)
         cancelled = np.full(len(pages), job.cancelled) & ~job.corrupt & ~job.ok
         failed = int((~job.ok & ~cancelled).sum())
