@@ -42,6 +42,9 @@ AHEAD_S = 0.05
 LOOK_WINDOW = 0.2
 """Weight of the newest interval between two looks of the scheduler."""
 
+AWAITED_S = 2.0
+"""How long after the expected return what came up for it is still spared."""
+
 AHEAD_PROMOTIONS = 256
 """Promotions ahead of requests that may wait; more push out the oldest."""
 
@@ -209,6 +212,11 @@ class Promotions:
     def spare_frames(self) -> int:
         """Frames that a read nobody waits for may take without anything having to leave."""
         return max(0, self._table.free_frames - self._table.n_frames // SPARE_SHARE)
+
+    def awaited(self, run: int) -> bool:
+        """Whether a run came up for a session that is still expected: to let it go again would waste the read."""
+        expected = self._tree.runs[run].expected if run in self._brought else None
+        return expected is not None and expected > self._clock() - AWAITED_S
 
     def used(self, path: list[int]) -> None:
         """A request uses runs: those that were brought up ahead of it were worth it."""

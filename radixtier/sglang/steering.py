@@ -64,6 +64,8 @@ class Steering:
         self._later.clear()
 
     def _pinned_pages(self, run: int) -> int:
+        if self._mover.promotions.awaited(run):
+            return int(self._mover.tree.runs[run].live)
         return self.pins.pages(run, time.monotonic(), Tier.DRAM)
 
     # ---- where ---------------------------------------------------------------------------------------
