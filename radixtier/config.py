@@ -17,15 +17,12 @@ from typing import Any, NamedTuple
 from radixtier.control.address import Address, parse_address
 from radixtier.footprint import footprint, slot_bytes, slots_for
 from radixtier.machine import FileSystem, Machine, directory_fault, drive_bytes, file_systems
-from radixtier.policy.admission import NAMES as ADMISSION_NAMES
-from radixtier.policy.eviction import NAMES
+from radixtier.policy.admission import NAMES as ADMISSIONS
+from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.policy.write_budget import parse_budget
 from radixtier.units import BadValue, Size, Unit, format_bytes
 
 IO_ENGINES = ("auto", "posix", "kvikio")
-
-EVICTIONS = NAMES
-ADMISSIONS = ADMISSION_NAMES
 
 CONTROL_SOCKET = "radixtier.sock"
 """The control endpoint's socket beside the store."""
@@ -108,7 +105,7 @@ class RadixTierConfig:
     scrub : Size
         Bytes per second read in the background to verify pages; 0 for never.
     eviction, admission : str
-        Policies, of :data:`EVICTIONS` and :data:`ADMISSIONS`.
+        Policies, by the names that :mod:`radixtier.policy.eviction` and :mod:`radixtier.policy.admission` know.
     write_budget : str
         Most bytes written to NVMe, as :func:`radixtier.policy.write_budget.parse_budget` reads it.
     control : str or None

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from radixtier.config import ADMISSIONS, EVICTIONS, Origin, Problem, RadixTierConfig
+from radixtier.config import Origin, Problem, RadixTierConfig
+from radixtier.policy.admission import NAMES as ADMISSIONS
+from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.units import BadValue, Size, Unit, parse_size
 
 ENV_PREFIX = "RADIXTIER_"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,18 @@ NOTHING = np.empty(0, np.int64)
 def contents(key: bytes, nbytes: int) -> np.ndarray[Any, Any]:
     """Bytes of the page with this key."""
     return np.frombuffer(hashlib.shake_128(key).digest(nbytes), np.uint8)
+
+
+def growth(churn: Callable[[int], None], steps: int) -> int:
+    """Bytes that Python allocated and kept over ``steps`` steps, after a hundred that are not counted."""
+    tracemalloc.start()
+    try:
+        churn(100)
+        before = tracemalloc.get_traced_memory()[0]
+        churn(steps)
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
 
 
 class Clock:

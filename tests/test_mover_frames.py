@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-import tracemalloc
 
 import numpy as np
 import pytest
 from fake_store import CORRUPT, ERROR, OK
-from mover_fakes import World, fake_world, on_nvme
+from mover_fakes import World, fake_world, growth, on_nvme
 
 from radixtier.tree.residency import NONE, State
 
@@ -247,14 +246,7 @@ def test_memory_is_flat_over_100_000_operations(caplog: pytest.LogCaptureFixture
         len(world.mover.tree.forgotten)  # puts into its table what it put aside
 
     churn(2900)
-    tracemalloc.start()
-    try:
-        churn(100)
-        before = tracemalloc.get_traced_memory()[0]
-        churn(400)
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
+    grown = growth(churn, 400)
     world.check()
     assert grown < 64 << 10
     stats = world.mover.stats

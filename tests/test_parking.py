@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
-import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from fake_store import ERROR, OK, PAGE_BYTES
-from mover_fakes import NAMESPACE, Answers, World, fake_world
+from mover_fakes import NAMESPACE, Answers, World, fake_world, growth
 
 from radixtier.mover.parking import RETRY_RUNS, RETRY_S
 from radixtier.mover.writebehind import LOSSY_AFTER_S
@@ -324,14 +323,7 @@ def test_memory_is_flat_over_100_000_operations(caplog: pytest.LogCaptureFixture
         len(world.mover.tree.forgotten)  # puts into its table what it put aside
 
     churn(2600)
-    tracemalloc.start()
-    try:
-        churn(100)
-        before = tracemalloc.get_traced_memory()[0]
-        churn(300)
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
+    grown = growth(churn, 300)
     world.check()
     assert grown < 64 << 10
     stats = world.mover.stats

@@ -27,7 +27,7 @@ from radixtier.mover.promotion import Trigger
 from radixtier.mover.promotions import Promotions
 from radixtier.policy.bandwidth import ReadRate
 from radixtier.policy.returns import Returns
-from radixtier.tree.residency import Pages, State
+from radixtier.tree.residency import NO_PAGES, Pages, State
 from radixtier.tree.tiertree import TierTree
 
 MOST_SESSIONS = 65536
@@ -215,7 +215,7 @@ class Ahead:
     def path_pages(self, run: int) -> Pages:
         """Return the pages from the root to the end of a run, root-side first."""
         parts = [self._tree.pages_of(each) for each in reversed(self._tree.path(run))]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return np.concatenate(parts) if parts else NO_PAGES
 
     def _use_idle(self) -> None:
         if not self._promotions.idle or not self._tree.cold:

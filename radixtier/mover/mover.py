@@ -32,7 +32,7 @@ from radixtier.mover.writebehind import WriteBehind
 from radixtier.policy.admission import Admission, AdmitAll
 from radixtier.policy.bandwidth import ReadRate
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import COPY, DOOMED, NONE, Pages, ResidencyTable, State
+from radixtier.tree.residency import COPY, DOOMED, NO_PAGES, NONE, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree, Warmth
 from radixtier.tree.writequeue import Piece
 
@@ -46,8 +46,6 @@ HEAT_RUNS = 256
 
 FLUSH_SHARE = 0.7
 """Of the time for closing, what write-behind may use up."""
-
-NO_PAGES: Pages = np.empty(0, np.int64)
 
 
 class Mover:

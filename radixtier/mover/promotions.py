@@ -104,10 +104,8 @@ class Promotions:
         self._ahead: deque[Promotion] = deque()
         self._reading: dict[int, _Reading] = {}
         """Jobs on their way that requests wait for."""
-        self._reading_ahead = 0
-        """Bytes on their way that nobody waited for when they began."""
         self._began_ahead: dict[int, _Reading] = {}
-        """The jobs that move them: a request may come to wait for one of these."""
+        """Jobs on their way that nobody waited for when they began; a request may come to wait for one of these."""
         self._looked = clock()
         self.between_looks = 0.0
         """Seconds between two looks of the scheduler, of late."""
@@ -273,7 +271,13 @@ class Promotions:
 
     @property
     def _underway(self) -> int:
+        """Bytes on their way that requests wait for."""
         return sum(reading.nbytes for reading in self._reading.values())
+
+    @property
+    def _reading_ahead(self) -> int:
+        """Bytes on their way that nobody waited for when they began."""
+        return sum(reading.nbytes for reading in self._began_ahead.values())
 
     def _settled(self) -> bool:
         return all(promotion.ready(self._table) for promotion in self._demanded)
@@ -291,7 +295,8 @@ class Promotions:
                 full = True
                 continue
             while underway < allowed and len(pages := self._next(promotion.pages)):
-                if not self._fits(pages, None):
+                self._make_room(len(pages), None)
+                if not table.free_frames:
                     return
                 pages = pages[: table.free_frames]
                 self._read(promotion, pages, Priority.DEMANDED)
@@ -310,11 +315,6 @@ class Promotions:
         table = self._table
         pages = pages[table.is_cold(pages) & (table.flight[pages] == 0)]
         return pages[: self.job_pages]
-
-    def _fits(self, pages: Pages, limit: Warmth | None) -> bool:
-        """See that there is a frame for some of ``pages`` at least."""
-        self._make_room(len(pages), limit)
-        return self._table.free_frames > 0
 
     def _pump_ahead(self) -> bool:
         """Start one read that nobody waits for; False where there is nothing to read, or no room."""
@@ -351,11 +351,7 @@ class Promotions:
         job = _Reading(self._clock(), len(pages) * self._page_bytes, before)
         tag = self._jobs.start(partial(self._commit, promotion, pages, priority, job))
         promotion.tags.add(tag)
-        if priority is Priority.DEMANDED:
-            self._reading[tag] = job
-        else:
-            self._reading_ahead += job.nbytes
-            self._began_ahead[tag] = job
+        (self._reading if priority is Priority.DEMANDED else self._began_ahead)[tag] = job
         store.read(
             table.frame[pages].astype(np.int64),
             table.slot[pages].astype(np.int64),
@@ -368,11 +364,7 @@ class Promotions:
     def _commit(self, promotion: Promotion, pages: Pages, priority: Priority, begun: _Reading, job: JobDone) -> None:
         assert isinstance(job.tag, int)
         promotion.tags.discard(job.tag)
-        if priority is Priority.DEMANDED:
-            del self._reading[job.tag]
-        else:
-            self._reading_ahead -= begun.nbytes
-            del self._began_ahead[job.tag]
+        del (self._reading if priority is Priority.DEMANDED else self._began_ahead)[job.tag]
         promotion.tell(job.queue_seconds + job.service_seconds if job.ok.all() else math.inf)
         cancelled = np.full(len(pages), job.cancelled) & ~job.corrupt & ~job.ok
         failed = int((~job.ok & ~cancelled).sum())

@@ -17,7 +17,7 @@ from radixtier.mover.stats import MoverStats
 from radixtier.policy.bandwidth import ReadRate
 from radixtier.store.jobs import JobDone
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import DOOMED, NONE, Flags, Pages, Slots, State
+from radixtier.tree.residency import DOOMED, NO_PAGES, NONE, Flags, Pages, Slots, State
 from radixtier.tree.tiertree import TierTree
 from radixtier.tree.writequeue import Piece, WriteQueue
 
@@ -34,8 +34,6 @@ LOSSY_AFTER_S = 5.0
 
 QUIET_S = 10.0
 """Pause between two warnings about pages that could not be written."""
-
-NO_PAGES: Pages = np.empty(0, np.int64)
 
 
 class WriteBehind:

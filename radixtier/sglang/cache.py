@@ -50,12 +50,10 @@ from radixtier.sglang.staging import Staging
 from radixtier.sglang.steering import Steering
 from radixtier.sglang.waiting import Path, Request
 from radixtier.sglang.waiting_room import WaitingRoom
-from radixtier.tree.residency import HBM, NONE, Flags, Pages, State
+from radixtier.tree.residency import HBM, NO_PAGES, NONE, Flags, Pages, State
 from radixtier.tree.writequeue import Piece
 
 logger = logging.getLogger(__name__)
-
-NO_PAGES: Pages = np.empty(0, np.int64)
 
 SPIN_S = 0.0005
 """How long an otherwise idle scheduler loop sleeps while requests wait for NVMe, so that I/O threads get the CPU."""
@@ -285,20 +283,19 @@ class RadixTierCache(UnifiedRadixCache):
         self.prefill.inserted(req.cache_request_handle, req.kv.cache_protected_len, up_to)
         self._inserting = self._requests.get(req.rid)
         super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
-        self.explain.inserted(req.last_node, self._inserting)
-        self._came_to_hbm(req.last_node)
+        (path,) = self.tree_core.collect_path_info([req.last_node])
+        self.explain.inserted(path, self._inserting)
+        self._came_to_hbm(path)
         self._inserting = None
         if req.finished():
             self.turn_over(req.rid, req.last_node)
 
-    def _came_to_hbm(self, node: int) -> None:
-        """Learn that HBM has the path that ends with ``node``: some may have been computed that is on NVMe."""
-        (path,) = self.tree_core.collect_path_info([node])
+    def _came_to_hbm(self, path: list[Any]) -> None:
+        """Learn that HBM has a path of nodes, root first: some may have been computed that is on NVMe."""
         for info in reversed(path):
-            spec = self.tree_core.build_storage_backup_spec(info.node_id, False)
-            if spec is None:
+            pages = self._pages_of_node(info.node_id)
+            if pages is None:
                 continue
-            pages = self._pool.pages_of(spec.host_value)
             if self.mover.table.mark[pages[-1]] & HBM:
                 return
             if self.mover.table.run[pages[-1]] != NONE:
@@ -425,6 +422,11 @@ class RadixTierCache(UnifiedRadixCache):
         """Match as stock does: what is there, whether or not it can be delivered."""
         return super().match_prefix(params)
 
+    def _pages_of_node(self, node_id: int) -> Pages | None:
+        """Handles of a node, root-side first, None without a backup."""
+        spec = self.tree_core.build_storage_backup_spec(node_id, False)
+        return None if spec is None else self._pool.pages_of(spec.host_value)
+
     def last_page(self, node_id: int) -> int | None:
         """Handle of the last page of a node, None without a backup."""
         spec = self.tree_core.build_storage_backup_spec(node_id, False)
@@ -437,13 +439,12 @@ class RadixTierCache(UnifiedRadixCache):
         (path,) = self.tree_core.collect_path_info([node_id])
         found: list[Pages] = []
         for info in reversed(path):
-            spec = self.tree_core.build_storage_backup_spec(info.node_id, False) if most > 0 else None
-            if spec is None:
+            pages = self._pages_of_node(info.node_id) if most > 0 else None
+            if pages is None:
                 break
-            pages = self._pool.pages_of(spec.host_value)[-most:]
-            found.insert(0, pages)
-            most -= len(pages)
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+            found.insert(0, pages[-most:])
+            most -= len(found[0])
+        return np.concatenate(found) if found else NO_PAGES
 
     def tokens_of(self, pages: Pages) -> torch.Tensor:
         """Host indices of whole pages, int64 on the CPU."""
@@ -500,10 +501,9 @@ class RadixTierCache(UnifiedRadixCache):
         for info in path:
             if info.full_value_len is None or info.node_id in pending:
                 continue
-            spec = self.tree_core.build_storage_backup_spec(info.node_id, False)
-            if spec is None:
+            pages = self._pages_of_node(info.node_id)
+            if pages is None:
                 continue
-            pages = self._pool.pages_of(spec.host_value)
             some = wanted(pages)
             chosen = self.mover.refill(pages[some]) if some.any() else NO_PAGES
             if len(chosen):
@@ -515,10 +515,9 @@ class RadixTierCache(UnifiedRadixCache):
 
     def _evict_device_leaf(self, node_id: int, tracker: Any) -> Any:
         """Evict as stock does, and learn which pages HBM does not have any more."""
-        spec = None if self._mover is None else self.tree_core.build_storage_backup_spec(node_id, False)
-        pages = NO_PAGES if spec is None else self._pool.pages_of(spec.host_value)
+        pages = None if self._mover is None else self._pages_of_node(node_id)
         result = super()._evict_device_leaf(node_id, tracker)
-        if len(pages):
+        if pages is not None:
             self.mover.tree.left_hbm(pages)
         elif self._mover is not None:  # Nobody will ever back this node up.
             self._ended.pop(node_id, None)

@@ -91,9 +91,9 @@ class Control:
             return None
         budget = getattr(mover.parking.admission, "budget", None)
         left = None if budget is None else budget.left(time.monotonic())
-        total = drive_bytes(str(drive.directory) for drive in mover.store.health())
+        rated = Endurance(drive_bytes(str(drive.directory) for drive in mover.store.health()))
         written = int(mover.store.stats()["write_bytes"])
-        wear = project(Endurance(total), written, self._since, time.time(), budget_left=left)
+        wear = project(rated, written, self._since, time.time(), budget_left=left)
         return {
             "bytes_written": wear.bytes_written,
             "bytes_per_day": wear.bytes_per_day,
@@ -101,7 +101,7 @@ class Control:
             "budget_bytes_left": wear.budget_left,
             "rated_life_used": wear.used,
             "worn_out": None if wear.worn_out is None else wear.worn_out.isoformat(),
-            "rating": f"{Endurance(total).dwpd:g} DWPD for {Endurance(total).warranty_years:g} years, assumed",
+            "rating": f"{rated.dwpd:g} DWPD for {rated.warranty_years:g} years, assumed",
         }
 
     def _state(self) -> dict[str, Any]:

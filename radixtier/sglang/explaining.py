@@ -69,11 +69,10 @@ class Explaining:
         else:
             record.because(Reason.DECLINED, behind, "room in HBM to load them")
 
-    def inserted(self, node: int, request: Request | None) -> None:
-        """A request inserts tokens that end with ``node``."""
+    def inserted(self, path: list[Any], request: Request | None) -> None:
+        """A request inserted a path of nodes, root first."""
         if request is None:
             return
-        (path,) = self._cache.tree_core.collect_path_info([node])
         for info in reversed(path):
             page = self._cache.last_page(info.node_id)
             if page is not None and self._mover.tree.run_of(page) is not None:

@@ -16,10 +16,7 @@ import numpy as np
 from radixtier.mover import Trigger
 from radixtier.policy.promotion import LONGEST_S, Ask, Plan, Probe, Why, plan
 from radixtier.sglang.waiting import Path, Waiting
-from radixtier.tree.residency import Pages
-
-NO_PAGES: Pages = np.empty(0, np.int64)
-
+from radixtier.tree.residency import NO_PAGES, Pages
 
 BY_COST, ALWAYS, NEVER = "timeout", "wait_complete", "best_effort"
 """What SGLang calls its policies of waiting for storage; the first is its default, and ours is the cost model."""

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 Pages = npt.NDArray[np.int64]
 """Handles, one per page, unique within a call."""
+NO_PAGES: Pages = np.empty(0, np.int64)
 Slots = npt.NDArray[np.int32]
 """Slot numbers."""
 Flags = npt.NDArray[np.bool_]

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from radixtier.explain import Forgotten, NodeEvents
 from radixtier.policy.admission import FANOUT
 from radixtier.policy.eviction import SCAN_LIMIT, EvictionOrder, Shape, make_order
-from radixtier.tree.residency import HBM, NONE, PARKED, Flags, Pages, ResidencyTable, State
+from radixtier.tree.residency import HBM, NO_PAGES, NONE, PARKED, Flags, Pages, ResidencyTable, State
 
 ROOT = NONE
 
@@ -34,6 +34,9 @@ PASS_LIMIT = 128
 """Runs too warm to give way that are passed over in one search for a path that nobody waits for."""
 
 LRU = "lru"
+
+FREED = "freed"
+"""The rule by which pages are forgotten that SGLang's tree frees."""
 
 
 class Warmth(NamedTuple):
@@ -100,6 +103,9 @@ class TierTree:
         """Order in which runs are forgotten altogether; None for SGLang's own."""
         self.recency = None if policy == LRU else make_order(LRU, self.shape, table.n_handles)
         """SGLang's own, as far as it shows below HBM; None where nothing else is asked for."""
+        self._orders: list[EvictionOrder] = [
+            order for order in (self.order, self.below, self.recency) if order is not None
+        ]
         self.touched: dict[int, float] = {}
         """Runs used since somebody last emptied this, and when (Unix seconds)."""
         self.in_both: OrderedDict[int, None] = OrderedDict()
@@ -114,8 +120,6 @@ class TierTree:
         """The last decisions about each run."""
         self.forgotten = Forgotten()
         """When pages were given up for good, and by which rule."""
-        self.rule = "freed"
-        """Why the tree frees pages at the moment."""
         self._next = 0
 
     def clear(self) -> None:
@@ -129,10 +133,6 @@ class TierTree:
         self.cold.clear()
         self.events.clear()
         self.table.run[:] = NONE
-
-    @property
-    def _orders(self) -> list[EvictionOrder]:
-        return [order for order in (self.order, self.below, self.recency) if order is not None]
 
     def shape(self, number: int) -> Shape:
         """Pages and depth of a run; no pages if there is no such run."""
@@ -178,7 +178,7 @@ class TierTree:
 
     def key_of(self, page: int) -> bytes | None:
         """Return the key digest of a page, None when it is in no run."""
-        return self.table.key[page].tobytes() if int(self.table.run[page]) in self.runs else None
+        return None if self.run_of(page) is None else self.table.key[page].tobytes()
 
     def run_of(self, page: int) -> int | None:
         """Return the run of a page, None when it is in none."""
@@ -222,8 +222,7 @@ class TierTree:
                 self.above.move_to_end(each)
             if each in self.in_both or (request and each in self.above):
                 # What a request uses will not leave HBM soon, even if it was about to.
-                self.in_both[each] = None
-                self.in_both.move_to_end(each)
+                _put_last(self.in_both, each)
         for order in self._orders:
             order.use(path, now, request=request)
 
@@ -231,11 +230,11 @@ class TierTree:
         """Learn that pages of a run came to DRAM without anybody using them."""
         self.order.use(self.path(number), self.clock(), request=False)
 
-    def use_page(self, page: int, *, request: bool = False) -> None:
+    def use_page(self, page: int) -> None:
         """Mark the path that ends with ``page`` as just used."""
         number = self.run_of(page)
         if number is not None:
-            self.use(number, request=request)
+            self.use(number)
 
     def expect(self, number: int, when: float | None) -> None:
         """Predict the next use of the path that ends with a run, None to take it back."""
@@ -251,8 +250,7 @@ class TierTree:
         self.table.set_mark(pages, HBM, True)
         for number in self.runs_of(pages):
             for place in (self.in_both, self.above):
-                place[number] = None
-                place.move_to_end(number)
+                _put_last(place, number)
 
     def left_hbm(self, pages: Pages) -> None:
         """Learn that HBM does not have pages any more."""
@@ -263,8 +261,7 @@ class TierTree:
             if not self.table.marked(mine, HBM).any():
                 self.above.pop(number, None)
             if self.table.is_cold(mine).any():
-                self.cold[number] = None
-                self.cold.move_to_end(number)
+                _put_last(self.cold, number)
 
     def stays(self, number: int) -> None:
         """HBM is about to lose a run: its frames are worth as much as others."""
@@ -285,8 +282,7 @@ class TierTree:
     def left_dram(self, pages: Pages) -> None:
         """Learn that pages gave up their frames."""
         for number in self.runs_of(pages):
-            self.cold[number] = None
-            self.cold.move_to_end(number)
+            _put_last(self.cold, number)
 
     def sink(self, number: int) -> None:
         """Make a run the coldest in DRAM, as far as its children let it."""
@@ -305,7 +301,7 @@ class TierTree:
 
     def forget(self, pages: Pages) -> None:
         """Learn that the tree freed ``pages`` (call before the table frees them)."""
-        self.gave_up(pages[self.table.run[pages] != NONE], self.rule)
+        self.gave_up(pages[self.table.run[pages] != NONE], FREED)
         numbers, counts = np.unique(self.table.run[pages], return_counts=True)
         self.table.run[pages] = NONE
         for number, gone in zip(numbers.tolist(), counts.tolist(), strict=True):
@@ -434,4 +430,9 @@ class _Choice:
     @property
     def pages(self) -> Pages:
         """All of them."""
-        return np.concatenate(self._parts) if self._parts else np.empty(0, np.int64)
+        return np.concatenate(self._parts) if self._parts else NO_PAGES
+
+
+def _put_last(place: OrderedDict[int, None], number: int) -> None:
+    place[number] = None
+    place.move_to_end(number)

@@ -420,6 +420,20 @@ class Server:
         self.forward(request)
         return request
 
+    def serve_all(self, steps: int) -> list[Request]:
+        """Take all that wait to their end, as they may be admitted, in so many steps of the scheduler at most."""
+        done: list[Request] = []
+        for _ in range(steps):
+            self.events()
+            batch = [request for request in list(self.waiting) if self.admit(request)]
+            self.start_loads()
+            for request in batch:
+                self.forward(request)
+            done += batch
+            if not self.waiting:
+                break
+        return done
+
     def settle_transfers(self) -> None:
         """Let transfers between HBM and DRAM finish (they do at the next events on a CPU)."""
         for _ in range(100):

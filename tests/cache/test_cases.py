@@ -206,16 +206,7 @@ def test_c24_holds_never_wedge_the_pool(make_server) -> None:
     for request in requests:
         server.arrive(request)
     assert server.table.held <= server.cache.mover.promotions.hold_limit
-    done = []
-    for _ in range(100_000):
-        server.events()
-        batch = [r for r in list(server.waiting) if server.admit(r)]
-        server.start_loads()
-        for request in batch:
-            server.forward(request)
-        done += batch
-        if len(done) == 5:
-            break
+    done = server.serve_all(100_000)
     assert len(done) == 5 and server.table.held == 0
     server.settle()
     server.check()

@@ -51,16 +51,7 @@ def test_c24_holds_never_wedge_the_pool(make_server, clock, eviction, admission)
     for request in requests:
         server.arrive(request)
     assert server.table.held <= server.cache.mover.promotions.hold_limit
-    done = []
-    for _ in range(20_000):
-        server.events()
-        batch = [r for r in list(server.waiting) if server.admit(r)]
-        server.start_loads()
-        for request in batch:
-            server.forward(request)
-        done += batch
-        if len(done) == len(prompts):
-            break
+    done = server.serve_all(20_000)
     assert [r.storage for r in sorted(done, key=lambda r: r.handle.rid)] == [12] * len(prompts)
     assert server.table.held == 0
     server.settle()

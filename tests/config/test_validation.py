@@ -18,6 +18,8 @@ from radixtier import machine as machine_module
 from radixtier.config import Origin, RadixTierConfig
 from radixtier.footprint import footprint
 from radixtier.machine import FileSystem, Machine, file_systems, free_disk_bytes
+from radixtier.policy.admission import NAMES as ADMISSIONS
+from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.units import BadValue, Size, Unit
 
 GIB = 2**30
@@ -230,8 +232,8 @@ def test_words() -> None:
 def test_policies(tmp_path: Path) -> None:
     assert "unknown policy. Use one of lru, " in only_line(config(eviction="clock"))
     assert "unknown policy. Use one of all, second-hit, auto" in only_line(config(admission="some"))
-    for eviction in config_module.EVICTIONS:
-        for admission in config_module.ADMISSIONS:
+    for eviction in EVICTIONS:
+        for admission in ADMISSIONS:
             assert lines(config(eviction=eviction, admission=admission)) == []
 
 
