@@ -14,7 +14,7 @@ from pathlib import Path
 
 from radixtier.lab.replay import Report
 from radixtier.lab.setup import ORACLE, Setup, run
-from radixtier.lab.trace import BadTrace
+from radixtier.lab.traces.trace import BadTrace
 from radixtier.policy.admission import NAMES as ADMISSIONS
 from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.tools.breakeven import DEFAULT_KV_BYTES

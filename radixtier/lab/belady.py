@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from radixtier.lab.future import Future
 from radixtier.lab.tier import Tier
-from radixtier.lab.trace import Nodes, Request
+from radixtier.lab.traces.trace import Nodes, Request
 
 
 def belady(requests: Sequence[Request], nodes: Nodes, blocks: int) -> tuple[int, int]:

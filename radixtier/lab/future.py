@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from radixtier.lab.trace import Nodes, Request
+from radixtier.lab.traces.trace import Nodes, Request
 from radixtier.policy.eviction.order import SCAN_LIMIT
 
 NEVER = 1 << 62

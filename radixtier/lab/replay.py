@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from radixtier.lab.tiers import Counts, Tiers
-from radixtier.lab.trace import Request
+from radixtier.lab.traces.trace import Request
 from radixtier.policy.eviction.order import EvictionOrder
 
 
@@ -101,7 +101,8 @@ def replay(
         Called after each request.
     """
     first = last = None
-    for time, session, path in requests:
+    for request in requests:
+        time, session, path = request.time, request.session, request.path
         first = time if first is None else first
         last = time
         tell = None

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from radixtier.lab.future import Future, NextUseOracle
-from radixtier.lab.opening import open_trace
 from radixtier.lab.replay import Report, replay
 from radixtier.lab.tiers import Sizes, Tiers
+from radixtier.lab.traces.opening import open_trace
 from radixtier.policy.admission import Admission, make_admission
 from radixtier.policy.eviction import EvictionOrder, make_order
 from radixtier.policy.returns import Returns

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from radixtier.lab.tier import Tier
-from radixtier.lab.trace import ROOT, Nodes
+from radixtier.lab.traces.trace import ROOT, Nodes
 from radixtier.policy.admission import Admission, Candidate, Keys, Verdict
 from radixtier.policy.eviction.order import EvictionOrder
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixtier.lab.belady import belady
-from radixtier.lab.trace import ROOT, Nodes, Request
+from radixtier.lab.traces.trace import ROOT, Nodes, Request
 
 
 def small_tree() -> Nodes:

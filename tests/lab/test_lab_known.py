@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from radixtier.lab.belady import belady
-from radixtier.lab.opening import open_trace
 from radixtier.lab.replay import Report
 from radixtier.lab.setup import Setup, run
+from radixtier.lab.traces.opening import open_trace
 
 TRACES = os.environ.get("RADIXTIER_TRACES")
 CONVERSATION, SYNTHETIC = "mooncake_conversation.jsonl", "mooncake_synthetic.jsonl"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from radixtier.lab.future import Future, NextUseOracle
 from radixtier.lab.replay import replay
 from radixtier.lab.tiers import Sizes, Tiers
-from radixtier.lab.trace import ROOT, Nodes, Request
+from radixtier.lab.traces.trace import ROOT, Nodes, Request
 from radixtier.policy.admission import NAMES as ADMISSIONS
 from radixtier.policy.admission import Admission, AdmitAll, make_admission
 from radixtier.policy.eviction import NAMES as EVICTIONS

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixtier.lab.mooncake import MooncakeTrace
-from radixtier.lab.opening import open_trace
-from radixtier.lab.sessions import SessionTrace
-from radixtier.lab.trace import ROOT, BadTrace, Nodes
+from radixtier.lab.traces.mooncake import MooncakeTrace
+from radixtier.lab.traces.opening import open_trace
+from radixtier.lab.traces.sessions import SessionTrace
+from radixtier.lab.traces.trace import ROOT, BadTrace, Nodes
 from radixtier.policy.admission import FANOUT
 
 

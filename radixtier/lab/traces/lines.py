@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from radixtier.lab.trace import BadTrace
+from radixtier.lab.traces.trace import BadTrace
 
 
 def numbered(file: Path) -> Iterator[tuple[int, str]]:

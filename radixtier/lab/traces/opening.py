@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from radixtier.lab.lines import numbered
-from radixtier.lab.mooncake import MooncakeTrace
-from radixtier.lab.sessions import SessionTrace
-from radixtier.lab.trace import Trace
+from radixtier.lab.traces.lines import numbered
+from radixtier.lab.traces.mooncake import MooncakeTrace
+from radixtier.lab.traces.sessions import SessionTrace
+from radixtier.lab.traces.trace import Trace
 
 
 def open_trace(file: Path) -> Trace:

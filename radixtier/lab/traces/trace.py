@@ -72,15 +72,37 @@ class Nodes:
         return self._keys[first + lo : first + hi]
 
 
+class Served(NamedTuple):
+    """What a server did with a request."""
+
+    hbm: int
+    dram: int
+    nvme: int
+    """Tokens of the prompt found in each tier."""
+    admitted: float
+    """When its prefill could begin, seconds since the start of the trace."""
+    ended: float | None
+    """When its answer was complete, None when the recording ends before."""
+
+
 class Request(NamedTuple):
-    """One request: all its blocks, the partial one at the end included."""
+    """One request: all blocks of its prompt, the partial one at the end included where the format has it."""
 
     time: float
-    """Seconds since the start of the trace, never less than that of the request before."""
+    """Arrival, seconds since the start of the trace, never less than that of the request before."""
     session: int
     """Who comes back: a conversation, an agent."""
     path: Sequence[int]
-    """Nodes, root-side first."""
+    """Nodes of the prompt, root-side first."""
+    input_tokens: int = 0
+    """Of the prompt, 0 when the format does not tell."""
+    output_tokens: int = 0
+    think_s: float | None = None
+    """From the end of the session's turn before to this arrival, None when the format does not tell."""
+    answer: Sequence[int] = ()
+    """Nodes that the answer adds behind the path, for formats that tell."""
+    served: Served | None = None
+    """What the server that recorded the trace did."""
 
 
 class Trace(Protocol):

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from radixtier.lab.lines import numbered
-from radixtier.lab.trace import ROOT, BadTrace, Nodes, Request
+from radixtier.lab.traces.lines import numbered
+from radixtier.lab.traces.trace import ROOT, BadTrace, Nodes, Request
 
 
 class MooncakeTrace:

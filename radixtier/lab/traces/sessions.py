@@ -22,8 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from radixtier.lab.lines import numbered
-from radixtier.lab.trace import ROOT, BadTrace, Nodes, Request
+from radixtier.lab.traces.lines import numbered
+from radixtier.lab.traces.trace import ROOT, BadTrace, Nodes, Request
 
 SPREAD_S = 86_400.0
 LONGEST_S = 43_200.0

@@ -1,0 +1,1 @@
+"""Traces: recorded loads, read as paths of one prefix tree."""
