@@ -37,19 +37,20 @@ from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
+from radixtier.mover.sparing import spared
+from radixtier.mover.staging import Staging
+from radixtier.mover.waiting import Path
+from radixtier.mover.waiting_room import WaitingRoom
 from radixtier.policy.bandwidth import CopyRate
 from radixtier.sglang.control import Control
 from radixtier.sglang.explaining import Explaining
-from radixtier.sglang.forgetting import Forgetting
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
 from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
+from radixtier.sglang.request import Request
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.stack import STRATEGY, Tiers
-from radixtier.sglang.staging import Staging
 from radixtier.sglang.steering import Steering
-from radixtier.sglang.waiting import Path, Request
-from radixtier.sglang.waiting_room import WaitingRoom
 from radixtier.tree.residency import HBM, NO_PAGES, NONE, Flags, Pages, State
 from radixtier.tree.writequeue import Piece
 
@@ -114,9 +115,11 @@ class RadixTierCache(UnifiedRadixCache):
             self.mover.tree, self.mover.promotions, self.mover.rate, page_bytes=self.mover.page_bytes,
             clock=time.monotonic,
         )  # fmt: skip
-        self.waiting = WaitingRoom(self, get_memory().hicache_storage_prefetch_policy)
+        self.waiting = WaitingRoom(
+            self.mover, self.prefill, self.copies, page_tokens=self.page_size, clock=time.monotonic,
+            law=get_memory().hicache_storage_prefetch_policy,
+        )  # fmt: skip
         self.explain = Explaining(self)
-        self._forgetting = Forgetting(self)
         self.steering = Steering(self)
         address = self._tiers.control
         self.control = None if address is None else Control(self, address, self._tiers.control_key)
@@ -124,7 +127,10 @@ class RadixTierCache(UnifiedRadixCache):
         schedule = get_schedule()
         chunk = schedule.chunked_prefill_size or 0
         chunk = chunk if chunk > 0 else schedule.max_prefill_tokens
-        self._staging = Staging(self, self.token_to_kv_pool_allocator.size, chunk)
+        capacity = self.token_to_kv_pool_allocator.size
+        self._staging = Staging(
+            self.mover, self, capacity // self.page_size, chunk // self.page_size, clock=time.monotonic
+        )
         restorer = None if self.mover.store is None else self.mover.store.restorer()
         if restorer is not None:
             self._restoration = Restoration(self, restorer)
@@ -147,7 +153,9 @@ class RadixTierCache(UnifiedRadixCache):
             return result
         waiting = None if params.req is None else self.waiting.get(params.req.cache_request_handle)
         admissible = waiting if waiting is not None and waiting.admissible else None
-        if not self.mover.table.count[State.LOST] and (admissible is None or admissible.covers(result, self.page_size)):
+        end, below = result.best_match_node, result.host_hit_length
+        covered = admissible is None or admissible.covers(end, below, self.page_size)
+        if covered and not self.mover.table.count[State.LOST]:
             return result
         path = self._path(result)
         deliverable = path.known if admissible is None else path.loadable
@@ -186,11 +194,8 @@ class RadixTierCache(UnifiedRadixCache):
         return path
 
     def _read_path(self, node: int) -> Path:
-        table = self.mover.table
         transfer, _ = self.tree_core.build_load_back_spec(node)
-        pages = self._pool.pages_of(transfer.host_indices)
-        in_dram = table.in_dram(pages)
-        return Path(table.epoch, pages, _leading(in_dram | table.is_cold(pages)), _leading(in_dram))
+        return Path.of(self._pool.pages_of(transfer.host_indices), self.mover.table)
 
     # ---- arrival and admission ----------------------------------------------------------------------
 
@@ -481,6 +486,18 @@ class RadixTierCache(UnifiedRadixCache):
         self.mover.parking.computed(pages[lost])
         return lost
 
+    @property
+    def free_pages(self) -> int:
+        """Pages of HBM that hold nothing."""
+        free: int = self.token_to_kv_pool_allocator.available_size() // self.page_size
+        return free
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages of HBM that could be evicted now."""
+        evictable: int = self.evictable_size() // self.page_size
+        return evictable
+
     def copy_down(self, run: int, pages: Pages) -> int:
         """Copy pages of a run that are in HBM to DRAM once more; returns how many are on their way."""
         node = self.mover.tree.node_of(run)
@@ -566,8 +583,10 @@ class RadixTierCache(UnifiedRadixCache):
 
     def _evict_leaves(self, pages: int) -> None:
         """Have SGLang's tree forget some leaves below HBM, those that the policy minds least as far as that goes."""
-        with self._forgetting.sparing(pages):
-            forgotten = self.evict_host(pages * self.page_size)
+        locks = [(node, self.inc_host_lock_ref(node).to_dec_params()) for node in spared(self.mover.tree, pages)]
+        forgotten = self.evict_host(pages * self.page_size)
+        for node, lock in locks:
+            self.dec_host_lock_ref(node, lock)
         if forgotten == 0 and self.evict_host(pages * self.page_size) == 0:
             # All that is left is retained: nothing may wedge the pool.
             self.steering.give_way()
@@ -632,9 +651,3 @@ class RadixTierCache(UnifiedRadixCache):
         """Refuse: the tiers are emptied together."""
         logger.warning("radixtier: NVMe is emptied together with the other tiers, by /flush_cache")
         return False
-
-
-def _leading(flags: np.ndarray[Any, Any]) -> int:
-    """Number of leading true values."""
-    first = int(flags.argmin()) if len(flags) else 0
-    return first if len(flags) and not flags[first] else len(flags)

@@ -14,9 +14,10 @@ import numpy as np
 from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 
 from radixtier.explain import History, NodeReport, Reason, RequestRecord
+from radixtier.mover.waiting import Waiting
 from radixtier.policy.pins import Tier
 from radixtier.policy.promotion import Why
-from radixtier.sglang.waiting import Request, Waiting
+from radixtier.sglang.request import Request
 from radixtier.tree.residency import HBM, Pages, State
 
 INSERTED_REMEMBERED = 4096

@@ -24,7 +24,7 @@ from radixtier.control import Target
 from radixtier.mover import Trigger
 from radixtier.policy.hints import Hint, Kind, Outcome, read_envelope
 from radixtier.policy.pins import PinLedger, Tier
-from radixtier.sglang.waiting import Request
+from radixtier.sglang.request import Request
 from radixtier.tree.residency import Pages, State
 from radixtier.units import BadValue
 

@@ -23,18 +23,18 @@ from radixtier.footprint import footprint
 from radixtier.identity import StoreIdentity, chain, namespace_seed
 from radixtier.io.faults import FaultEngine
 from radixtier.io.posix import PosixEngine
+from radixtier.mover.staging import Staging
 from radixtier.policy.admission import Admission, AdmitAll, Candidate, Verdict
 from radixtier.policy.bandwidth import EDGES
 from radixtier.policy.prefill import Machine, PrefillCost
 from radixtier.policy.regression import TimeFit
 from radixtier.sglang import standalone
 from radixtier.sglang.stack import Tiers
-from radixtier.sglang.staging import Staging
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
 
 PAGE = 4
-CLOCKED = ("cache", "waiting_room", "steering", "staging", "prefill_watch", "explaining", "control")
+CLOCKED = ("cache", "steering", "prefill_watch", "explaining", "control")
 """Modules that read the time themselves."""
 
 GEOMETRY = {"layers": 2, "heads": 1, "head_dim": 8}
@@ -158,7 +158,7 @@ class Server:
         self.cache = standalone.build_tiered(geometry, tiers)
         self.prefill_rate(1.0)
         if self.chunk:
-            self.cache._staging = Staging(self.cache, self.hbm * PAGE, self.chunk * PAGE)
+            self.cache._staging = Staging(self.cache.mover, self.cache, self.hbm, self.chunk, clock=time.monotonic)
         if self.clock is not None:
             self._follow(self.clock)
         if not self.idle:
@@ -169,7 +169,16 @@ class Server:
     def _follow(self, clock: Clock) -> None:
         mover = self.cache.mover
         mover.tree.clock = clock.monotonic
-        for part in (mover, mover.promotions, mover.parking, mover.writes, mover.scrub, self.cache.ahead):
+        for part in (
+            mover,
+            mover.promotions,
+            mover.parking,
+            mover.writes,
+            mover.scrub,
+            self.cache.ahead,
+            self.cache.waiting,
+            self.cache._staging,
+        ):
             part._clock = clock.monotonic
 
     def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any) -> PageStore:

@@ -8,28 +8,63 @@ slower than that. Scheduler thread only.
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
 import numpy as np
 
-from radixtier.mover import Trigger
+from radixtier.mover.mover import Mover
+from radixtier.mover.promotion import Trigger
+from radixtier.mover.waiting import Path, Waiting
+from radixtier.policy.bandwidth import CopyRate
+from radixtier.policy.prefill import PrefillCost
 from radixtier.policy.promotion import LONGEST_S, Ask, Plan, Probe, Why, plan
-from radixtier.sglang.waiting import Path, Waiting
 from radixtier.tree.residency import NO_PAGES, Pages
 
 BY_COST, ALWAYS, NEVER = "timeout", "wait_complete", "best_effort"
 """What SGLang calls its policies of waiting for storage; the first is its default, and ours is the cost model."""
 
 
-class WaitingRoom:
-    """Waiting requests of one cache, by their handles; ``law`` is one of SGLang's names above."""
+class Prefill(Protocol):
+    """Whoever learns what prefill costs."""
 
-    def __init__(self, cache: Any, law: str = BY_COST) -> None:
-        self._cache = cache
-        self._mover = cache.mover
+    cost: PrefillCost
+
+
+class WaitingRoom:
+    """Waiting requests of one cache, by their handles.
+
+    Parameters
+    ----------
+    mover
+        Brings their pages up.
+    prefill, copies
+        What recomputing and loading cost.
+    page_tokens
+        Tokens of a page.
+    clock
+        Seconds.
+    law
+        One of SGLang's names above.
+    """
+
+    def __init__(
+        self,
+        mover: Mover,
+        prefill: Prefill,
+        copies: CopyRate,
+        *,
+        page_tokens: int,
+        clock: Callable[[], float],
+        law: str = BY_COST,
+    ) -> None:
+        self._mover = mover
+        self._prefill = prefill
+        self._copies = copies
+        self._page_tokens = page_tokens
+        self._clock = clock
         self._law = law
-        self._waiting: dict[Any, Waiting] = {}
+        self._waiting: dict[Hashable, Waiting] = {}
         self._probe = Probe()
         self._asked = 0
         """Requests that the scheduler asked for since its last step: their order is that of admission."""
@@ -37,7 +72,7 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def get(self, handle: Any) -> Waiting | None:
+    def get(self, handle: Hashable) -> Waiting | None:
         """Return the record of a request, None without one."""
         return self._waiting.get(handle)
 
@@ -50,7 +85,7 @@ class WaitingRoom:
         """The scheduler begins a step."""
         self._asked = 0
 
-    def enter(self, handle: Any, path: Path, node: int, matched: int, new: int) -> None:
+    def enter(self, handle: Hashable, path: Path, node: int, matched: int, new: int) -> None:
         """A request asks for its path, the first time or again.
 
         Parameters
@@ -70,18 +105,18 @@ class WaitingRoom:
             self._mover.promotions.drop(waiting.promotion)
         waiting.known = path.known
         waiting.prompt_tokens = matched + new + 1
-        waiting.hbm_tokens = matched - len(path.pages) * self._cache.page_size
+        waiting.hbm_tokens = matched - len(path.pages) * self._page_tokens
         self._promote(waiting, path.pages[: path.known])
         waiting.node = node
         waiting.admissible = False
 
-    def _record(self, handle: Any) -> Waiting:
+    def _record(self, handle: Hashable) -> Waiting:
         waiting = self._waiting.get(handle)
         if waiting is None:
             waiting = self._waiting[handle] = Waiting(NO_PAGES)
         return waiting
 
-    def may_admit(self, handle: Any) -> bool:
+    def may_admit(self, handle: Hashable) -> bool:
         """Whether a request may be admitted now; asked for all that wait in the order of admission."""
         waiting = self._record(handle)
         if waiting.promotion is None or waiting.admissible:
@@ -90,18 +125,18 @@ class WaitingRoom:
         self._asked += 1
         waiting.promotion.rank = float(self._asked)
         if not waiting.promotion.ready(self._mover.table):
-            now = time.monotonic()
+            now = self._clock()
             waiting.blocked_at = now if waiting.blocked_at is None else waiting.blocked_at
             if self._law != NEVER and now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
                 return False
             # What arrives until there is room for the request in HBM is taken along.
             waiting.expired = True
         if waiting.blocked_at is not None:
-            waiting.waited_s = time.monotonic() - waiting.blocked_at
+            waiting.waited_s = self._clock() - waiting.blocked_at
         waiting.admissible = True
         return True
 
-    def leave(self, handle: Any) -> None:
+    def leave(self, handle: Hashable) -> None:
         """A request was admitted, or is gone: nothing is held for it any more."""
         waiting = self._waiting.pop(handle, None)
         if waiting is not None and waiting.promotion is not None:
@@ -125,14 +160,14 @@ class WaitingRoom:
             self._try_again(pages[cold])
 
     def _plan(self, waiting: Waiting, pages: Pages, underway: bool = False) -> Plan:
-        cache, mover = self._cache, self._mover
+        mover = self._mover
         cold = np.flatnonzero(mover.table.is_cold(pages))
         ask = Ask(
             prompt_tokens=waiting.prompt_tokens,
             hbm_tokens=waiting.hbm_tokens,
             pages=len(pages),
             cold=cold,
-            page_tokens=cache.page_size,
+            page_tokens=self._page_tokens,
             page_bytes=mover.page_bytes,
             # Whatever is in front of a cold page is held as well.
             frames=int((cold < mover.promotions.hold_limit).sum()),
@@ -140,7 +175,7 @@ class WaitingRoom:
             waiting=underway,
         )
         if self._law == BY_COST:
-            return plan(ask, cache.prefill.cost, mover.rate, cache.copies)
+            return plan(ask, self._prefill.cost, mover.rate, self._copies)
         return Plan(ask.frames, LONGEST_S, LONGEST_S, Why.WORTH_IT if ask.frames == len(cold) else Why.NO_FRAMES)
 
     def _deadline(self, waiting: Waiting, waited_s: float) -> float:
@@ -153,8 +188,8 @@ class WaitingRoom:
 
     def _try_again(self, cold: Pages) -> None:
         """Now and then read some of what nobody waits for, to notice when the drive has recovered."""
-        now, mover = time.monotonic(), self._mover
+        now, mover = self._clock(), self._mover
         if self._probe.due(now):
             some = cold[: mover.promotions.job_pages]
             self._probe.started(now, float(mover.rate.seconds(float(len(some) * mover.page_bytes))))
-            mover.promotions.ahead(some, Trigger.PROBE, lambda seconds: self._probe.finished(time.monotonic(), seconds))
+            mover.promotions.ahead(some, Trigger.PROBE, lambda seconds: self._probe.finished(self._clock(), seconds))

@@ -10,10 +10,11 @@ evicted, so at least half of what HBM could free is left alone. Scheduler thread
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
-from radixtier.tree.residency import HBM
+from radixtier.mover.mover import Mover
+from radixtier.tree.residency import HBM, Pages
 
 SHARE = 8
 """One page of HBM in so many is kept copied, from the cold end."""
@@ -28,26 +29,55 @@ PAUSE_S = 0.02
 """Between two looks that found nothing to do."""
 
 
-class Staging:
-    """Watches the free room of HBM for one cache."""
+class Hbm(Protocol):
+    """What is above: the cache that owns HBM."""
 
-    def __init__(self, cache: Any, capacity_tokens: int, chunk_tokens: int) -> None:
-        self._cache = cache
-        self._mover = cache.mover
-        margin = max(capacity_tokens // SHARE, 2 * chunk_tokens) // cache.page_size
-        self._margin = min(margin, capacity_tokens // cache.page_size // 2, cache.mover.table.n_frames // 2)
-        self._step_pages = max(1, STEP_BYTES // cache.mover.page_bytes)
+    @property
+    def free_pages(self) -> int:
+        """Pages of HBM that hold nothing."""
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages of HBM that could be evicted now."""
+
+    def copy_down(self, run: int, pages: Pages) -> int:
+        """Copy pages of a run that are in HBM to DRAM once more; returns how many are on their way."""
+
+    def copied_down(self) -> None:
+        """Have the copies begin."""
+
+
+class Staging:
+    """Watches the free room of HBM for one cache.
+
+    Parameters
+    ----------
+    mover
+        Its mover.
+    hbm
+        The cache.
+    capacity, chunk
+        Of HBM and of a chunk of prefill, pages.
+    clock
+        Seconds.
+    """
+
+    def __init__(self, mover: Mover, hbm: Hbm, capacity: int, chunk: int, *, clock: Callable[[], float]) -> None:
+        self._mover = mover
+        self._hbm = hbm
+        self._clock = clock
+        self._margin = min(max(capacity // SHARE, 2 * chunk), capacity // 2, mover.table.n_frames // 2)
+        self._step_pages = max(1, STEP_BYTES // max(1, mover.page_bytes))
         self._again_at = 0.0
 
     def step(self) -> None:
         """Copy some of what HBM will evict next, if it is getting full."""
-        mover = self._mover
-        now = time.monotonic()
+        mover, hbm, table = self._mover, self._hbm, self._mover.table
+        now = self._clock()
         if mover.store is None or now < self._again_at or not mover.stats.demoted + mover.stats.lost:
             return
-        cache, table = self._cache, mover.table
-        free = cache.token_to_kv_pool_allocator.available_size() // cache.page_size
-        most = (free + cache.evictable_size() // cache.page_size) // 2 - table.copying
+        free = hbm.free_pages
+        most = (free + hbm.evictable_pages) // 2 - table.copying
         left = most = min(self._step_pages, most)
         for run in mover.tree.leaving_hbm(self._margin - free, SCAN_RUNS):
             pages = mover.tree.pages_of(run)
@@ -57,8 +87,8 @@ class Staging:
                 break
             if len(missing):
                 # The end of a path leaves first.
-                left -= cache.copy_down(run, missing[-left:])
+                left -= hbm.copy_down(run, missing[-left:])
         if left < most:
-            cache.copied_down()
+            hbm.copied_down()
         elif most > 0:
             self._again_at = now + PAUSE_S

@@ -1,4 +1,4 @@
-"""What the cache keeps of a request between arrival and admission, and of a path that it matched.
+"""What is kept of a request between arrival and admission, and of a path that it matched.
 
 Owns nothing. Scheduler thread only.
 """
@@ -6,14 +6,10 @@ Owns nothing. Scheduler thread only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from sglang.srt.mem_cache.base_prefix_cache import MatchResult
-
-from radixtier.explain import RequestRecord
-from radixtier.mover import Promotion
+from radixtier.mover.promotion import Promotion
 from radixtier.policy.promotion import Plan
-from radixtier.tree.residency import Pages
+from radixtier.tree.residency import Flags, Pages, ResidencyTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +22,12 @@ class Path:
     """Leading pages that exist on some tier."""
     loadable: int
     """Leading pages that are in DRAM."""
+
+    @classmethod
+    def of(cls, pages: Pages, table: ResidencyTable) -> Path:
+        """Look up where pages are now."""
+        in_dram = table.in_dram(pages)
+        return cls(table.epoch, pages, _leading(in_dram | table.is_cold(pages)), _leading(in_dram))
 
 
 @dataclass(slots=True)
@@ -53,23 +55,15 @@ class Waiting:
     waited_s: float = 0.0
     """How long it could not."""
 
-    def covers(self, result: MatchResult, page_size: int) -> bool:
-        """Whether all that a match found below HBM is held in DRAM for this request."""
+    def covers(self, node: int, tokens: int, page_tokens: int) -> bool:
+        """Whether the ``tokens`` that a match found below HBM, up to ``node``, are held in DRAM for this request."""
         held = self.promotion
-        if held is None or not held.whole or result.best_match_node != self.node:
+        if held is None or not held.whole or node != self.node:
             return False
-        return bool(result.host_hit_length <= len(held.pages) * page_size)
+        return tokens <= len(held.pages) * page_tokens
 
 
-@dataclass(slots=True)
-class Request:
-    """A request from arrival to its end."""
-
-    record: RequestRecord
-    arrived: float
-    """Seconds of the monotonic clock."""
-    hints: Any = None
-    """SGLang's ``kv_hints`` envelope."""
-    node: int = -1
-    """Where its path ended when it was last matched."""
-    admitted: bool = False
+def _leading(flags: Flags) -> int:
+    """Number of leading true values."""
+    first = int(flags.argmin()) if len(flags) else 0
+    return first if len(flags) and not flags[first] else len(flags)
