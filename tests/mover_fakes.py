@@ -71,6 +71,8 @@ class Answers(AdmitAll):
         """Bytes admitted and not given back."""
         self.left: list[int] = []
         """Keys of pages that are in no tier any more."""
+        self.evictions: list[int] = []
+        """Keys of pages that left NVMe to make room."""
 
     def admit(self, candidate: Candidate) -> Verdict:
         assert len(candidate.keys) and candidate.nbytes == candidate.pages * PAGE_BYTES
@@ -82,6 +84,9 @@ class Answers(AdmitAll):
 
     def gone(self, keys: Any, now: float) -> None:
         self.left += keys.tolist()
+
+    def evicted(self, keys: Any, now: float) -> None:
+        self.evictions += keys.tolist()
 
     def refund(self, nbytes: int, now: float) -> None:
         assert 0 < nbytes <= self.granted, "more is given back than was granted"

@@ -198,6 +198,17 @@ def test_what_is_parked_is_lost_when_dram_needs_its_frame_and_the_policy_hears_o
     world.check_empty()
 
 
+def test_the_policy_hears_of_what_is_forgotten_and_had_been_written() -> None:
+    world, policy = world_of(lambda candidate: ADMIT if candidate.pages == 3 else REJECT)
+    written, parked_only = world.add(3), world.add(2)
+    world.settle()
+    keys = world.table.key[written, 0].tolist()
+    world.free(parked_only)
+    assert policy.evictions == []
+    world.free(written)
+    assert sorted(policy.evictions) == sorted(keys) and set(policy.left) > set(keys)
+
+
 def test_a_parked_page_in_use_keeps_its_frame() -> None:
     world, _ = world_of(lambda candidate: REJECT, frames=8)
     a, b = world.add(4), world.add(4)
@@ -318,7 +329,7 @@ def test_memory_is_flat_over_100_000_operations(caplog: pytest.LogCaptureFixture
             ends[:] = [page for page in ends if page in world.key]
             world._check_admission()
             assert len(world.mover.parking) <= 2 * world.table.n_frames
-            for log in (world.store.writes, world.store.touched, policy.asked, policy.left):
+            for log in (world.store.writes, world.store.touched, policy.asked, policy.left, policy.evictions):
                 log.clear()
         len(world.mover.tree.forgotten)  # puts into its table what it put aside
 

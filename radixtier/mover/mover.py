@@ -179,7 +179,7 @@ class Mover:
     def free(self, pages: Pages) -> None:
         """Release handles that the tree dropped."""
         self.promotions.cut(pages)
-        self.parking.lost(pages[self.table.run[pages] != NONE])
+        self.parking.forgotten(pages[self.table.run[pages] != NONE])
         self.tree.forget(pages)
         self._free_slots(self.table.free(pages))
 

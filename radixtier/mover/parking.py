@@ -181,12 +181,12 @@ class Parking:
         """Admitted pages were written."""
         self.admission.wrote(n_pages * self._page_bytes, self._clock())
 
-    def freed(self, pages: Pages) -> None:
-        """The tree forgot pages; those on NVMe left it to make room."""
-        stored = self._table.slot[pages] != NONE
-        for some, tell in ((pages[stored], self.admission.evicted), (pages[~stored], self.admission.gone)):
-            if len(some):
-                tell(self._table.key[some, 0], self._clock())
+    def forgotten(self, pages: Pages) -> None:
+        """The tree is about to forget pages; those on NVMe leave it to make room."""
+        stored = pages[self._table.slot[pages] != NONE]
+        if len(stored):
+            self.admission.evicted(self._table.key[stored, 0], self._clock())
+        self.lost(pages)
 
     def unwritten(self, n_pages: int) -> None:
         """Pages were admitted and then not written."""
