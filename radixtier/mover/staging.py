@@ -3,9 +3,10 @@
 Owns nothing but when it last looked. While pages are in HBM their frames are the first that DRAM gives up, so that
 the two tiers hold different pages. The price is paid here: when HBM gets full, the pages that it will evict next and
 that DRAM does not have are copied down once more, behind their old handles. The law: of the coldest :data:`SHARE` of
-HBM, but at least two prefill chunks, :data:`STEP_BYTES` per step. Which pages HBM evicts next is SGLang's choice; the
-order of last use is our guess of it, and a wrong guess costs a read from NVMe. A node that is being copied cannot be
-evicted, so at least half of what HBM could free is left alone. Scheduler thread only.
+HBM, but at least two prefill chunks and at most half of the frames that no request holds, :data:`STEP_BYTES` per step.
+Which pages HBM evicts next is SGLang's choice; the order of last use is our guess of it, and a wrong guess costs a
+read from NVMe. A node that is being copied cannot be evicted, so at least half of what HBM could free is left alone.
+Scheduler thread only.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Staging:
         self._mover = mover
         self._hbm = hbm
         self._clock = clock
-        self._margin = min(max(capacity // SHARE, 2 * chunk), capacity // 2, mover.table.n_frames // 2)
+        self._margin = min(max(capacity // SHARE, 2 * chunk), capacity // 2)
         self._step_pages = max(1, STEP_BYTES // max(1, mover.page_bytes))
         self._again_at = 0.0
 
@@ -79,14 +80,19 @@ class Staging:
         free = hbm.free_pages
         most = (free + hbm.evictable_pages) // 2 - table.copying
         left = most = min(self._step_pages, most)
-        for run in mover.tree.leaving_hbm(self._margin - free, SCAN_RUNS):
-            pages = mover.tree.pages_of(run)
-            missing = pages[table.marked(pages, HBM) & ~table.in_dram(pages)]
+        # Never so many that what was copied has to make room for what is: that would go on for ever.
+        leaving = min(self._margin, (table.n_frames - table.held) // 2) - free
+        for run in mover.tree.leaving_hbm(leaving, SCAN_RUNS):
+            there = mover.tree.pages_of(run)
+            there = there[table.marked(there, HBM)]
+            # The end of a path leaves first.
+            next_ones = there[-leaving:]
+            missing = next_ones[~table.in_dram(next_ones)]
+            leaving -= len(there)
             mover.tree.stays(run)
             if left <= 0:
                 break
             if len(missing):
-                # The end of a path leaves first.
                 left -= hbm.copy_down(run, missing[-left:])
         if left < most:
             hbm.copied_down()
