@@ -191,7 +191,7 @@ class TimedCache:
 
     def arrive(self, turn: Turn) -> None:
         """A request arrives, or asks again: what its path has on NVMe starts to come up."""
-        node, in_hbm, found = self._match(turn)
+        node, _, found = self._match(turn)
         turn.matched = found
         if self.mover is None or self.mover.store is None or (node.parent is not None and node.pages is None):
             return
@@ -375,16 +375,22 @@ class TimedCache:
         at = 0
         for node in walked:
             at += len(node)
-            if node.pages is not None or at <= turn.inserted:
-                continue
-            missing = len(node) - self.mover.table.free_handles
-            if missing > 0 and self.tree.evict_host(missing, self.mover.free) < missing:
-                return
-            pages = self.mover.alloc(len(node))
-            if pages is None:
-                return
-            node.pages = pages
-            self._copy(node, pages, used=True)
+            if node.pages is None and at > turn.inserted:
+                chain = [each for each in node.up() if each.pages is None]
+                if not all(self._back_up_node(each) for each in reversed(chain)):
+                    return
+
+    def _back_up_node(self, node: Node) -> bool:
+        assert self.mover is not None
+        missing = len(node) - self.mover.table.free_handles
+        if missing > 0 and self.tree.evict_host(missing, self.mover.free) < missing:
+            return False
+        pages = self.mover.alloc(len(node))
+        if pages is None:
+            return False
+        node.pages = pages
+        self._copy(node, pages, used=True)
+        return True
 
     def _copy(self, node: Node, pages: Pages, *, used: bool) -> None:
         assert self.mover is not None

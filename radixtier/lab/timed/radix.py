@@ -240,17 +240,14 @@ class RadixTree:
         assert node.parent is not None
         del node.parent.children[int(node.key[0])]
         del self.nodes[node.number]
-        # Below a node that no tier has, nothing can be reached.
-        for child in list(node.children.values()):
-            assert not child.hbm
-            self._left_hbm(child)
-            self._remove(child)
+        assert not node.children
 
     def check(self) -> None:
         """Verify every invariant from scratch; for tests."""
         for node in self.nodes.values():
             assert node.parent is not None and node.parent.children[int(node.key[0])] is node
             assert node.hbm or node.pages is not None, "a node that no tier has"
+            assert node.pages is None or node.parent is self.root or node.parent.pages is not None, "an orphan"
             assert not node.hbm or node.parent is self.root or node.parent.hbm, "HBM is not prefix-closed"
             assert node.parent is self.root or node.parent.lock >= node.lock
         assert self.used_pages == sum(len(node) for node in self.nodes.values() if node.hbm) <= self.capacity
