@@ -27,7 +27,7 @@ SCAN_RUNS = 64
 """Runs looked at in one step."""
 
 PAUSE_S = 0.02
-"""Between two looks that found nothing to do."""
+"""Until the next look, after one that left nothing to do."""
 
 
 class Hbm(Protocol):
@@ -96,5 +96,5 @@ class Staging:
                 left -= hbm.copy_down(run, missing[-left:])
         if left < most:
             hbm.copied_down()
-        elif most > 0:
+        if left > 0:
             self._again_at = now + PAUSE_S

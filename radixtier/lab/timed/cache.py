@@ -250,6 +250,13 @@ class TimedCache:
             self.waiting.leave(turn.number)
         return True
 
+    def give_up_waiting(self, turn: Turn) -> None:
+        """A request takes what is there: it is admitted at the next try, if HBM has room for it."""
+        waiting = self.waiting.get(turn.number) if self.mover is not None else None
+        if waiting is not None:
+            waiting.expired = waiting.admissible = True
+        turn.expired = True
+
     def _load(self, turn: Turn, node: Node) -> bool:
         """Load a path from DRAM to HBM, all of it or nothing."""
         assert self.mover is not None

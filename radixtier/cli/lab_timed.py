@@ -1,0 +1,119 @@
+"""``radixtier lab timed``: serves one trace in virtual time, with the server's own promoter, and reports.
+
+Owns its flags and the text of its report. Ctrl-C prints the report of what was served until then, exit status 130.
+Main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from radixtier.cli import lab_options as shared
+from radixtier.cli.lab_progress import Bar, guess
+from radixtier.cli.lab_report import DIRECTIONS, duration, table
+from radixtier.cli.lab_sizes import add_server, setup
+from radixtier.lab.timed.run import CHUNK_TOKENS, TimedReport, run_timed
+from radixtier.units import BadValue, format_bytes
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+EXPLANATION = """\
+Below HBM this runs what the server runs: mover, promotions, waiting room, predicted returns, write-behind. SGLang's
+tree and scheduler are modelled; radixtier/lab/timed/server.py says how. Blocks that are not whole are no pages here,
+so that hits are a little below those of `radixtier lab run`, which counts them.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the subcommand."""
+    summary = "serve a trace in virtual time: waits, promotions, predicted returns, times to the first token"
+    command = commands.add_parser(
+        "timed",
+        help=summary,
+        description=summary,
+        epilog=EXPLANATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_server(command)
+    load = command.add_argument_group("load")
+    load.add_argument(
+        "--closed-loop", action="store_true", help="sessions ask again when they have thought, not when the trace says"
+    )
+    stretch = "arrivals are so many times as far apart (default %(default)s)"
+    load.add_argument("--stretch", type=float, default=1.0, metavar="X", help=stretch)
+    load.add_argument(
+        "--chunk", type=int, default=CHUNK_TOKENS, metavar="TOKENS", help="batch of prefill (default %(default)s)"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the report here, or to - for the screen")
+    command.set_defaults(command=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Serve and report."""
+    if not 0 < options.stretch < 1e6:
+        raise BadValue(f"--stretch {options.stretch}: no factor", "Give a number above 0, such as 10")
+    if options.chunk < 1:
+        raise BadValue(f"--chunk {options.chunk}: no batch", "Give 1 token at least, such as 8192")
+    (trace,) = shared.traces(options)
+    server = setup(options, trace, shared.geometry(options, trace))
+    rates = shared.rates(options)
+    bar = Bar(guess(options.traces[0]))
+    try:
+        report = run_timed(
+            trace, server, rates, chunk_tokens=options.chunk, closed_loop=options.closed_loop,
+            stretch=options.stretch, progress=bar,
+        )  # fmt: skip
+    finally:
+        bar.clear()
+    if options.json is not None:
+        about = {"trace": options.traces[0].name, "block_tokens": trace.block_tokens, "rates": asdict(rates)}
+        text = json.dumps({**about, **server.as_dict(), **report.as_dict()}, indent=2)
+        if options.json == Path("-"):
+            print(text)
+        else:
+            options.json.write_text(text + "\n", encoding="utf-8")
+    if options.json != Path("-"):
+        print("\n".join(lines(report)))
+    if report.interrupted:
+        print(f"radixtier lab: interrupted after {report.requests} requests", file=sys.stderr)
+        return 130
+    return 0
+
+
+def lines(report: TimedReport) -> list[str]:
+    """Tell a report."""
+    found = []
+    if report.interrupted:
+        found.append(f"INTERRUPTED after {report.requests:,} requests: all figures are of these")
+    total = max(1, report.input_tokens)
+    found.append(
+        f"{report.requests:,} requests in {duration(report.seconds)}, server busy {report.busy_s / report.seconds:.0%},"
+        f" drive {report.drive_busy_s / report.seconds:.0%}"
+        if report.seconds
+        else f"{report.requests:,} requests"
+    )
+    if report.refused:
+        found.append(f"{report.refused:,} of them refused: HBM is too small for them")
+    rows: list[tuple[str, ...]] = [("tokens found", "HBM", "DRAM", "NVMe", "nowhere")]
+    tiers = (report.hbm, report.dram, report.nvme, total - report.hbm - report.dram - report.nvme)
+    rows.append(("", *(f"{tokens:,}" for tokens in tiers)))
+    rows.append(("share", *(f"{tokens / total:.4f}" for tokens in tiers)))
+    found += table(rows)
+    rows = [("", "mean", "p50", "p95", "p99")]
+    for name, spread in (("TTFT", report.ttft), ("queue", report.queue)):
+        rows.append((name, *map(duration, spread)))
+    found += table(rows)
+    found.append(f"waited for NVMe: {report.waited:,} requests, {duration(report.waited_s)} in all")
+    moved = ", ".join(f"{DIRECTIONS[name]} {format_bytes(nbytes)}" for name, nbytes in report.bytes.items())
+    found.append(f"moved: {moved}")
+    for trigger, pages in sorted(report.promoted.items()):
+        used, wasted = report.ahead_used.get(trigger, 0), report.ahead_wasted.get(trigger, 0)
+        ahead = "" if trigger == "arrival" else f", {used:,} used, {wasted:,} left again unused"
+        found.append(f"promoted by {trigger}: {pages:,} pages{ahead}")
+    return found
