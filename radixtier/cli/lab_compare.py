@@ -14,7 +14,7 @@ from radixtier.cli import lab_options as shared
 from radixtier.cli.lab_report import table
 from radixtier.cli.lab_sizes import add_server, setup
 from radixtier.lab.timed.clock import Clock
-from radixtier.lab.timed.retrace import Pair, retrace
+from radixtier.lab.timed.retrace import LAW, Pair, retrace
 from radixtier.lab.timed.run import CHUNK_TOKENS, make_cache
 from radixtier.units import BadValue
 
@@ -54,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     (trace,) = shared.traces(options)
     server = setup(options, trace, shared.geometry(options, trace))
     clock = Clock()
-    cache = make_cache(server, trace.block_tokens, CHUNK_TOKENS, shared.rates(options), clock)
+    cache = make_cache(server, trace.block_tokens, CHUNK_TOKENS, shared.rates(options), clock, LAW)
     pairs = list(retrace(trace.requests(), trace.nodes, cache, clock))
     if not pairs:
         raise BadValue(

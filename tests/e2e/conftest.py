@@ -14,6 +14,7 @@ from e2e_rig import DRAM, HBM, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered
 from radixtier.demo.client import Client
 from radixtier.demo.server import CPU_FLAGS, Server
 from radixtier.demo.tiny import make_tiny_model
+from radixtier.lab.traces.opening import open_trace
 
 
 @pytest.fixture(scope="session")
@@ -36,13 +37,16 @@ def running(
         "--radix-tier-dram-size", f"{DRAM}tok",
         "--radix-tier-nvme-size", f"{NVME}tok",
         "--radix-tier-nvme-path", str(store),
+        "--radix-tier-record", str(directory / "trace.jsonl"),
         # Computing is faster than reading with a model of this size.
         "--hicache-storage-prefetch-policy", "wait_complete",
     ]  # fmt: skip
     with Server("of the test", tiny_model, flags, directory / "log") as server:
         server.start(START_TIMEOUT_S)
-        yield Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), request.param, store)
+        yield Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), request.param, store, directory / "trace.jsonl")
         assert server.running(), server.failure("died during the tests")
+    trace = open_trace(directory / "trace.jsonl")
+    assert list(trace.requests()), "all that the tests did can be read"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from radixtier.demo.client import Client, Reply
 from radixtier.demo.server import Server
+from radixtier.lab.traces.opening import open_trace
 
 HBM, DRAM, NVME = 1024, 2048, 6144
 """Capacity of the tiers, tokens: two, four and twelve prompts of the tests."""
@@ -20,6 +22,9 @@ START_TIMEOUT_S = 300.0
 REQUEST_TIMEOUT_S = 60.0
 LENGTH = 512
 """Tokens of a prompt."""
+
+SENTINEL = 7
+"""Tokens of a prompt that no test sends."""
 
 ANSWER = 8
 KV_BYTES_PER_TOKEN = 512
@@ -34,6 +39,26 @@ class Tiered:
     client: Client
     page_size: int
     store: Path
+    trace: Path | None = None
+    """What the server records its load in."""
+
+    def recorded(self) -> list[Any]:
+        """Return the requests of the recording so far."""
+        return self.recording()[1]
+
+    def recording(self) -> tuple[Any, list[Any]]:
+        """Return the recording so far, and its requests."""
+        assert self.trace is not None
+        self.client.generate([3] * SENTINEL, 1)
+        end = time.monotonic() + REQUEST_TIMEOUT_S
+        while time.monotonic() < end:
+            # The scheduler hands what it has to the file once a second; until then the last line may be cut.
+            self.client.healthy()
+            trace = open_trace(self.trace, skip_bad=True)
+            *requests, last = trace.requests()
+            if last.input_tokens == SENTINEL and last.served.ended is not None and not trace.skipped:
+                return trace, requests
+        raise AssertionError("the recording does not go on")
 
     def store_bytes(self) -> int:
         """Bytes that the store's files take on the disk."""

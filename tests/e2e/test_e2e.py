@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,11 @@ from e2e_rig import (
 
 from radixtier.demo.server import CPU_FLAGS, serve_command
 from radixtier.footprint import footprint
+from radixtier.lab.rates import Rates
+from radixtier.lab.setup import Setup
+from radixtier.lab.timed.clock import Clock
+from radixtier.lab.timed.retrace import LAW, retrace
+from radixtier.lab.timed.run import make_cache
 
 pytestmark = [
     pytest.mark.e2e,
@@ -94,6 +100,53 @@ def test_namespaces_share_nothing_on_any_tier(tiered: Tiered) -> None:
     again = [tiered.client.generate(prompt, ANSWER, **namespace) for namespace in namespaces]
     assert {reply.output_ids for reply in again} == outputs
     assert tiered.client.generate(prompt, ANSWER, extra_key="b").cached == 0
+
+
+def test_recording_has_the_hits_that_clients_were_told(tiered: Tiered) -> None:
+    batch = prompts(8, seed=8)
+    replies = tiered.send_all(batch) + tiered.send_all(batch)
+    longer = [[*prompt, *reply.output_ids, *range(3, 40)] for prompt, reply in zip(batch[:4], replies, strict=False)]
+    replies += tiered.send_all(longer)
+    requests = tiered.recorded()[-len(replies) :]
+    assert [(found.served.hbm, found.served.dram, found.served.nvme) for found in requests] == [
+        (reply.hbm, reply.dram, reply.nvme) for reply in replies
+    ]
+    assert sum(reply.nvme for reply in replies) > 0
+    size = tiered.page_size
+    for found, reply in zip(requests, replies, strict=True):
+        assert (found.input_tokens, found.output_tokens) == (reply.prompt_tokens, ANSWER)
+        assert len(found.path) == (reply.prompt_tokens - 1) // size
+        assert len(found.path) + len(found.answer) == (reply.prompt_tokens + ANSWER - 1) // size
+    for first, again, after in zip(requests[:4], requests[8:12], requests[16:], strict=True):
+        assert again.path == first.path
+        assert after.path[: len(first.path) + len(first.answer)] == [*first.path, *first.answer]
+        assert after.session == again.session and after.think_s is not None
+
+
+def test_the_lab_finds_in_a_recording_what_the_server_found(tiered: Tiered) -> None:
+    """Request by request; in which of DRAM and NVMe a page was may differ by moments."""
+    rng = random.Random(5)
+    chats: list[list[int]] = []
+    for _ in range(40):
+        if chats and rng.random() < 0.75:
+            chat = rng.choice(chats[-8:])
+        else:
+            chat = []
+            chats.append(chat)
+        chat += [rng.randint(10, 250) for _ in range(rng.randint(40, 120))]
+        tiered.client.generate(chat, ANSWER)
+        if len(chat) > LENGTH:
+            chats.remove(chat)
+    trace, requests = tiered.recording()
+    clock = Clock()
+    setup = Setup(**{tier: trace.recorded[f"{tier}_pages"] for tier in ("hbm", "dram", "nvme")}, eviction="auto")
+    cache = make_cache(setup, tiered.page_size, 8192, Rates(), clock, LAW)
+    pairs = list(retrace(requests[-40:], trace.nodes, cache, clock))
+    assert [(pair.lab.hbm, pair.lab.total) for pair in pairs] == [
+        (pair.server.hbm, pair.server.total) for pair in pairs
+    ]
+    assert sum(pair.server == pair.lab for pair in pairs) >= 36
+    assert sum(pair.server.dram for pair in pairs) > 0
 
 
 def test_more_than_nvme_holds_stays_under_the_cap(tiered: Tiered) -> None:

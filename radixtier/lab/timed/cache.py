@@ -23,7 +23,7 @@ from radixtier.mover.ahead import Ahead
 from radixtier.mover.sparing import spared
 from radixtier.mover.staging import Staging
 from radixtier.mover.waiting import Path, Waiting
-from radixtier.mover.waiting_room import WaitingRoom
+from radixtier.mover.waiting_room import BY_COST, WaitingRoom
 from radixtier.policy.admission import Admission
 from radixtier.policy.bandwidth import CopyRate
 from radixtier.policy.draw import mixed
@@ -78,6 +78,8 @@ class TimedCache:
         Of the machine.
     clock
         Virtual.
+    law
+        By which requests wait for NVMe; see :class:`radixtier.mover.waiting_room.WaitingRoom`.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class TimedCache:
         admission: Admission,
         rates: Rates,
         clock: Callable[[], float],
+        law: str = BY_COST,
     ) -> None:
         self.tree = RadixTree(hbm, self._left_hbm)
         self.tree.on_split = self._was_split
@@ -125,7 +128,7 @@ class TimedCache:
             self.drive = Drive(nvme, page_bytes, rates, clock)
             self.mover.store = self.drive  # type: ignore[assignment]
         self.ahead = Ahead(self.mover.tree, self.mover.promotions, self.mover.rate, page_bytes=page_bytes, clock=clock)
-        self.waiting = WaitingRoom(self.mover, self.prefill, self.copies, page_tokens=page_tokens, clock=clock)
+        self.waiting = WaitingRoom(self.mover, self.prefill, self.copies, page_tokens=page_tokens, clock=clock, law=law)
         self._staging = Staging(self.mover, self, hbm, chunk, clock=clock)
 
     # ---- HBM ----------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from radixtier.lab.timed.server import TimedServer
 from radixtier.lab.timed.source import ClosedLoop, Source
 from radixtier.lab.timed.turn import Turn
 from radixtier.lab.traces.trace import Trace
+from radixtier.mover.waiting_room import BY_COST
 from radixtier.policy.admission import AdmitAll
 from radixtier.policy.eviction import NAMES
 
@@ -109,7 +110,9 @@ class TimedReport:
         }
 
 
-def make_cache(setup: Setup, page_tokens: int, chunk_tokens: int, rates: Rates, clock: Clock) -> TimedCache:
+def make_cache(
+    setup: Setup, page_tokens: int, chunk_tokens: int, rates: Rates, clock: Clock, law: str = BY_COST
+) -> TimedCache:
     """Make the cache of a setup.
 
     Raises
@@ -127,7 +130,7 @@ def make_cache(setup: Setup, page_tokens: int, chunk_tokens: int, rates: Rates, 
     return TimedCache(
         setup.hbm, setup.dram, setup.nvme, page_tokens=page_tokens, page_bytes=page_bytes,
         chunk=max(1, chunk_tokens // page_tokens), eviction=setup.eviction,
-        admission=setup.make_admission(page_bytes) if setup.nvme else AdmitAll(), rates=rates, clock=clock,
+        admission=setup.make_admission(page_bytes) if setup.nvme else AdmitAll(), rates=rates, clock=clock, law=law,
     )  # fmt: skip
 
 

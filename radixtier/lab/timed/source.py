@@ -75,6 +75,8 @@ class ClosedLoop(Source):
         later = self._later[turn.session]
         if later:
             following = later.popleft()
-            after = turn.ended if turn.think_s is None else turn.ended + turn.think_s
-            following.arrived = max(following.arrived, after) if following.think_s is None else after
+            if following.think_s is None:
+                following.arrived = max(following.arrived, turn.ended)
+            else:
+                following.arrived = turn.ended + following.think_s
             self._schedule(following)
