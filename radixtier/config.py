@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -111,6 +112,8 @@ class RadixTierConfig:
     control : str or None
         Where the control endpoint listens, as :func:`radixtier.control.parse_address` reads it; None for
         :data:`CONTROL_SOCKET` in the first directory.
+    record : str or None
+        File to record the load in, for the lab; None for none.
     origin : Mapping[str, Origin]
         Where the given fields came from, for messages.
     """
@@ -128,6 +131,7 @@ class RadixTierConfig:
     admission: str = "auto"
     write_budget: str = "none"
     control: str | None = None
+    record: str | None = None
     origin: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     def named(self, name: str) -> str:
@@ -162,7 +166,7 @@ class RadixTierConfig:
             found.append(self.problem("io_engine", "unknown engine", f"Use one of {', '.join(IO_ENGINES)}"))
         if self.nvme_others not in OTHERS:
             found.append(self.problem("nvme_others", "neither of the two", f"Use one of {', '.join(OTHERS)}"))
-        return found + self._check_policies()
+        return found + self._check_policies() + self._check_record()
 
     def _check_policies(self) -> list[Problem]:
         found = []
@@ -176,6 +180,25 @@ class RadixTierConfig:
         except BadValue as error:
             found.append(self.problem("write_budget", error.why, error.fix))
         return found
+
+    def _check_record(self) -> list[Problem]:
+        if self.record is None:
+            return []
+        directory = os.path.dirname(self.record)
+        if os.path.lexists(self.record):
+            fix = "Name another file, or move it away"
+            return [self.problem("record", "it is there already, and nothing is written over", fix)]
+        if not os.path.isdir(directory):
+            fix = f"Create it (mkdir -p {directory}) or name a file elsewhere"
+            return [self.problem("record", f"there is no directory {directory}", fix)]
+        try:
+            # As for a store: permission bits do not tell all.
+            with tempfile.TemporaryFile(dir=directory) as probe:
+                probe.write(b"\0")
+        except OSError as error:
+            fix = "Name a file in a directory that this user may write to"
+            return [self.problem("record", f"{directory} cannot be written ({error.strerror})", fix)]
+        return []
 
     def bytes_per_day(self) -> int | None:
         """Return the most bytes that may be written to NVMe per day, None for no limit; raises `BadValue`."""

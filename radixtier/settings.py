@@ -136,6 +136,12 @@ SETTINGS = (
         "radixtier.sock in the first directory of the store; off without one",
         "ADDRESS",
     ),
+    Setting(
+        "record",
+        "New file that the load is recorded in, without any text, for radixtier lab.",
+        "none",
+        "FILE",
+    ),
 )
 
 CONFIG_FILE = Setting("config", "YAML file with the settings above; flags and environment win over it.", "none", "FILE")
@@ -244,6 +250,12 @@ def _parse_text(value: Any) -> str:
     return str(value).strip()
 
 
+def _parse_file(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise BadValue("not the name of a file", "Name a file that does not exist yet")
+    return os.path.abspath(os.path.expanduser(value.strip()))
+
+
 def _parse_paths(value: Any) -> tuple[str, ...]:
     items = value.split(os.pathsep) if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) and item for item in items):
@@ -265,6 +277,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "admission": _parse_word,
     "write_budget": _parse_text,
     "control": _parse_text,
+    "record": _parse_file,
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from radixtier.cli.main import dispatch
 
 _BENCHES = {
+    "lab": ("radixtier.lab.bench", "cost of a replay per block reference, for longer traces and larger trees"),
     "match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang"),
     "io": ("radixtier.tools.bench_io", "bandwidth of the store on a drive, against what the drive can do"),
     "restart": ("radixtier.sglang.bench_restart", "how fast a full store comes back at a restart"),

@@ -60,6 +60,11 @@ class NextUseOracle:
                 self._next[node] = when
                 self._push(node)
 
+    def pass_by(self, path: Sequence[int], now: float) -> None:
+        """Note that the nodes are used and in another tier."""
+        for node in path:
+            self._next.pop(node, None)
+
     def _push(self, node: int) -> None:
         heapq.heappush(self._heap, (-self._next[node], -self._nodes.depth[node], node))
 
@@ -89,6 +94,15 @@ class NextUseOracle:
             for node in kept:
                 if node in self._next:
                     self._push(node)
+
+    def first(self) -> int | None:
+        """Return the node whose next use is farthest, which stays, or None."""
+        while self._heap:
+            when, _, node = self._heap[0]
+            if self._next.get(node) == -when:
+                return node
+            heapq.heappop(self._heap)
+        return None
 
     def _fresh(self) -> Iterator[int]:
         while self._heap:

@@ -1,18 +1,23 @@
-"""Replays a trace over three tiers with the policies that serve, and reports what came of it.
+"""Replays requests over three tiers, and over the same server with fewer of them.
 
-Owns the way from names and sizes to a run and its report. What the server tells its policies they are told here at
-the same moments: a use at every request, and after it when the session is expected back. One thread.
+Owns the loop over a trace. What the server tells its policies they are told here at the same moments: a use at every
+request, and after it when the session is expected back. What is in HBM does not depend on what lies below, nor what is
+in DRAM on NVMe, so that one pass tells how the requests fare with one tier, two and three. One thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from radixtier.lab.tiers import Counts, Tiers
-from radixtier.lab.traces.trace import Request
+from radixtier.lab.belady import Needs
+from radixtier.lab.report import NAMES, Fare
+from radixtier.lab.tape import Tape
+from radixtier.lab.tiers import Sizes, Tiers
+from radixtier.lab.timing import Costs, Stack
+from radixtier.lab.traces.trace import Nodes, Request
 from radixtier.policy.eviction.order import EvictionOrder
 
 
@@ -29,63 +34,28 @@ class Predictor(Protocol):
         """Time of the next turn."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """What came of a run."""
+@dataclass
+class Outcome:
+    """How the requests fared so far."""
 
-    counts: Counts
-    block_bytes: int
-    seconds: float
-    """Between the first and the last request."""
-
-    def ratio(self, hits: int) -> float:
-        """Share of all blocks."""
-        return hits / self.counts.blocks if self.counts.blocks else 0.0
-
-    @property
-    def hbm_ratio(self) -> float:
-        """Share found in HBM."""
-        return self.ratio(self.counts.hbm_hits)
-
-    @property
-    def dram_ratio(self) -> float:
-        """Share found in HBM or DRAM."""
-        return self.ratio(self.counts.hbm_hits + self.counts.dram_hits)
-
-    @property
-    def hit_ratio(self) -> float:
-        """Share found in any tier."""
-        return self.ratio(self.counts.hits)
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes written to NVMe."""
-        return self.counts.written * self.block_bytes
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every figure, for JSON."""
-        ratios = {"hbm": self.hbm_ratio, "hbm_dram": self.dram_ratio, "total": self.hit_ratio}
-        days = self.seconds / 86_400
-        return {
-            **asdict(self.counts),
-            "hits": self.counts.hits,
-            "hit_ratio": {name: round(ratio, 6) for name, ratio in ratios.items()},
-            "block_bytes": self.block_bytes,
-            "bytes_written": self.bytes_written,
-            "bytes_written_per_day": round(self.bytes_written / days) if days else None,
-            "seconds": self.seconds,
-        }
+    stacks: dict[str, Stack]
+    input_tokens: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    """Arrivals, seconds."""
+    interrupted: bool = False
 
 
 def replay(
     requests: Iterable[Request],
     tiers: Tiers,
+    costs: Costs,
     *,
-    block_bytes: int = 1,
     returns: Predictor | None = None,
-    progress: Callable[[Counts], None] | None = None,
-) -> Report:
-    """Serve every request, one after the other.
+    tape: Tape | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Serve every request, one after the other; an interrupt (`KeyboardInterrupt`) ends it early.
 
     Parameters
     ----------
@@ -93,27 +63,55 @@ def replay(
         In the order of time.
     tiers
         Where blocks are.
-    block_bytes
-        Bytes of a block.
+    costs
+        What requests take.
     returns
         Says when a session is expected back; a turn ends where it begins.
+    tape
+        Gets every request, for the ceiling.
     progress
-        Called after each request.
+        Called after each request with the number of those served.
     """
-    first = last = None
-    for request in requests:
-        time, session, path = request.time, request.session, request.path
-        first = time if first is None else first
-        last = time
-        tell = None
-        if returns is not None:
-            returns.began(session, time)
-            returns.ended(session, time)
-            tell = partial(_expect, path[-1], returns.expected(session, time))
-        tiers.request(path, time, tell)
-        if progress is not None:
-            progress(tiers.counts)
-    return Report(tiers.counts, block_bytes, (last or 0.0) - (first or 0.0))
+    hbm, hbm_dram, three = (Stack(costs) for _ in NAMES[:3])
+    outcome = Outcome(dict(zip(NAMES, (hbm, hbm_dram, three), strict=False)))
+    counts, pages_of = tiers.counts, tiers.nodes.pages
+    try:
+        for request in requests:
+            now, path = request.time, request.path
+            if not counts.requests:
+                outcome.first = now
+            outcome.last = now
+            tell = None
+            if returns is not None:
+                returns.began(request.session, now)
+                returns.ended(request.session, now)
+                if path or request.answer:
+                    tell = partial(_expect, (*path, *request.answer)[-1], returns.expected(request.session, now))
+            found = tiers.request(path, now, tell, request.answer)
+            tokens = request.input_tokens or sum(map(pages_of.__getitem__, path)) * costs.block_tokens
+            outcome.input_tokens += tokens
+            hbm.serve(now, tokens, found.hbm, 0, 0)
+            hbm_dram.serve(now, tokens, found.hbm, found.dram, 0)
+            three.serve(now, tokens, *found)
+            if tape is not None:
+                tape.add(request, tokens)
+            if progress is not None:
+                progress(counts.requests)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    return outcome
+
+
+def ceiling(tape: Tape, nodes: Nodes, sizes: Sizes, costs: Costs) -> Fare:
+    """Serve the requests on a tape by Belady's choice for HBM, for HBM and DRAM, and for all three together."""
+    needs = Needs(tape, nodes)
+    stack = Stack(costs)
+    capacities = (sizes.hbm, sizes.hbm + sizes.dram, sizes.hbm + sizes.dram + sizes.nvme)
+    hits = [needs.hits(blocks) for blocks in dict.fromkeys(capacities)]
+    hits += hits[-1:] * (len(capacities) - len(hits))
+    for now, tokens, one, two, three in zip(tape.times, tape.tokens, *hits, strict=True):
+        stack.serve(now, tokens, one, two - one, three - two)
+    return Fare.of(stack)
 
 
 def _expect(node: int, when: float | None, order: EvictionOrder) -> None:

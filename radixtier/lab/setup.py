@@ -5,18 +5,25 @@ Owns what a run is set up from. One thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from radixtier.lab.future import Future, NextUseOracle
-from radixtier.lab.replay import Report, replay
+from radixtier.lab.rates import Rates
+from radixtier.lab.replay import ceiling as best
+from radixtier.lab.replay import replay
+from radixtier.lab.report import NAMES, Fare, Report
+from radixtier.lab.tape import Tape
 from radixtier.lab.tiers import Sizes, Tiers
-from radixtier.lab.traces.opening import open_trace
+from radixtier.lab.timing import Costs
+from radixtier.lab.traces.trace import Nodes, Request, Trace
 from radixtier.policy.admission import Admission, make_admission
-from radixtier.policy.eviction import EvictionOrder, make_order
+from radixtier.policy.eviction import EvictionOrder, Shape, ShapeOf, make_order
 from radixtier.policy.returns import Returns
 from radixtier.policy.write_budget import Budgeted, WriteBudget, parse_budget
+
+DEFAULT_RATES = Rates()
 
 PREDICTED = ("next_use", "auto")
 """Eviction policies that go by predicted returns."""
@@ -61,8 +68,32 @@ class Setup:
         return inner if budget is None else Budgeted(inner, WriteBudget(budget))
 
 
-def run(file: Path, setup: Setup) -> Report:
+def run(
+    trace: Trace,
+    setup: Setup,
+    *,
+    rates: Rates = DEFAULT_RATES,
+    ceiling: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
     """Replay a trace.
+
+    Without the ceiling a trace is streamed; with it, a few bytes of every reference are kept
+    (:mod:`radixtier.lab.tape`). An interrupt (`KeyboardInterrupt`) ends the run, and the report is of what was replayed
+    until then, without the ceiling.
+
+    Parameters
+    ----------
+    trace
+        Opened, its requests not taken yet.
+    setup
+        Sizes and policies.
+    rates
+        Of the machine.
+    ceiling
+        Whether Belady's choice is wanted besides.
+    progress
+        Called after each request with the number of those served.
 
     Raises
     ------
@@ -71,22 +102,12 @@ def run(file: Path, setup: Setup) -> Report:
     OSError
         When the file cannot be read.
     """
-    trace = open_trace(file)
     block_bytes = trace.block_tokens * setup.kv_bytes_per_token
-    requests = trace.requests()
-    dram_order: EvictionOrder
-    nvme_order: EvictionOrder
-    if setup.eviction == ORACLE:
-        known = list(requests)
-        future = Future(known)
-        requests = future.served(known)
-        dram_order, nvme_order = NextUseOracle(future, trace.nodes), NextUseOracle(future, trace.nodes)
-    else:
-        dram_order = make_order(setup.eviction, trace.nodes.shape, max(1, setup.dram))
-        nvme_order = make_order(setup.eviction, trace.nodes.shape, max(1, setup.nvme))
+    requests, dram_order, nvme_order = _orders(trace, setup)
+    sizes = Sizes(setup.hbm, setup.dram, setup.nvme)
     tiers = Tiers(
         trace.nodes,
-        Sizes(setup.hbm, setup.dram, setup.nvme),
+        sizes,
         dram_order,
         nvme_order,
         setup.make_admission(block_bytes),
@@ -94,4 +115,37 @@ def run(file: Path, setup: Setup) -> Report:
         mirror=setup.mirror,
     )
     returns = Returns() if setup.eviction in PREDICTED else None
-    return replay(requests, tiers, block_bytes=block_bytes, returns=returns)
+    costs, tape = Costs(rates, trace.block_tokens, block_bytes), Tape() if ceiling else None
+    outcome = replay(requests, tiers, costs, returns=returns, tape=tape, progress=progress)
+    stacks = {name: Fare.of(stack) for name, stack in outcome.stacks.items()}
+    if tape is not None and not tape.too_long and not outcome.interrupted:
+        stacks[NAMES[3]] = best(tape, trace.nodes, sizes, costs)
+    return Report(
+        tiers.counts,
+        stacks,
+        outcome.input_tokens,
+        block_bytes,
+        setup.nvme,
+        outcome.last - outcome.first,
+        mirror=setup.mirror,
+        skipped=trace.skipped,
+        interrupted=outcome.interrupted,
+        ceiling_skipped=tape is not None and tape.too_long,
+    )
+
+
+def _orders(trace: Trace, setup: Setup) -> tuple[Iterable[Request], EvictionOrder, EvictionOrder]:
+    """Make the eviction orders of DRAM and NVMe, and say where the requests come from then."""
+    nodes, requests = trace.nodes, trace.requests()
+    if setup.eviction == ORACLE:
+        known = list(requests)
+        future = Future(known)
+        return future.served(known), NextUseOracle(future, nodes), NextUseOracle(future, nodes)
+    dram, nvme = (make_order(setup.eviction, _shape_of(nodes), max(1, size)) for size in (setup.dram, setup.nvme))
+    return requests, dram, nvme
+
+
+def _shape_of(nodes: Nodes) -> ShapeOf:
+    """Return what `Nodes.shape` does, in half the time: it is asked for every node that enters a tier."""
+    pages, depth, new = nodes.pages, nodes.depth, tuple.__new__
+    return lambda node: new(Shape, (pages[node], depth[node]))

@@ -47,6 +47,7 @@ from radixtier.sglang.explaining import Explaining
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
 from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
+from radixtier.sglang.recording import Recording
 from radixtier.sglang.request import Request
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.stack import STRATEGY, Tiers
@@ -82,6 +83,8 @@ class RadixTierCache(UnifiedRadixCache):
     _restoration: Restoration | None = None
     tokenizer: Any = None
     """The scheduler's, if it has one."""
+    recording: Recording | None = None
+    """Of the load, if that was asked for."""
 
     def __init__(self, params: Any, tiers: Tiers) -> None:
         self._tiers = tiers
@@ -176,6 +179,8 @@ class RadixTierCache(UnifiedRadixCache):
             self._requests[req.rid] = request
             if len(self._requests) > REQUESTS_REMEMBERED:
                 self._requests.popitem(last=False)
+            if self.recording is not None:
+                self.recording.arrived(req)
         request.node = result.best_match_node
         if not request.admitted:
             request.record.hbm = result.device_prefix_len
@@ -251,6 +256,8 @@ class RadixTierCache(UnifiedRadixCache):
             return
         known.admitted = True
         self.explain.admitted(known, self.waiting.get(request))
+        if self.recording is not None:
+            self.recording.admitted(known.record)
         (path,) = self.tree_core.collect_path_info([known.node])
         for info in reversed(path):
             page = self.last_page(info.node_id)
@@ -266,6 +273,8 @@ class RadixTierCache(UnifiedRadixCache):
             self.waiting.leave(request)
             self.prefill.dropped(request)
             self._requests.pop(request.rid, None)
+            if self.recording is not None:
+                self.recording.aborted(request.rid)
 
     # ---- prefill and the end of a turn --------------------------------------------------------------
 
@@ -294,6 +303,14 @@ class RadixTierCache(UnifiedRadixCache):
         self._inserting = None
         if req.finished():
             self.turn_over(req.rid, req.last_node)
+            if self.recording is not None:
+                self.recording.ended(req, up_to)
+
+    def on_release(self, req: Any, *, checkpointed: bool) -> None:
+        """Release as stock does; some requests end without an insert."""
+        super().on_release(req, checkpointed=checkpointed)
+        if self.recording is not None and not checkpointed and req.finished():
+            self.recording.ended(req, 0)
 
     def _came_to_hbm(self, path: list[Any]) -> None:
         """Learn that HBM has a path of nodes, root first: some may have been computed that is on NVMe."""
@@ -565,6 +582,8 @@ class RadixTierCache(UnifiedRadixCache):
         if self.control is not None:
             self.control.step()
         self.ahead.step(self._idle and self._restoration is None)
+        if self.recording is not None:
+            self.recording.step()
         self._yield_to_io()
 
     @property
@@ -611,6 +630,8 @@ class RadixTierCache(UnifiedRadixCache):
             self.explain.clear()
             self.ahead.clear()
             self.steering.clear()
+            if self.recording is not None:
+                self.recording.forget()
             for pages in self._loads.values():
                 self.mover.release(pages)
             self._loads.clear()
@@ -623,6 +644,8 @@ class RadixTierCache(UnifiedRadixCache):
         if self._mover is not None:
             if self.control is not None:
                 self.control.close()
+            if self.recording is not None:
+                self.recording.close()
             if self._restoration is not None:
                 self._restoration.abandon()
             self.writing_check()

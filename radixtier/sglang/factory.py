@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radixtier.config import RadixTierConfig, ResolvedSizes
 from radixtier.io.frames import FrameBuffer
@@ -23,6 +23,9 @@ from radixtier.policy.write_budget import Budgeted, WriteBudget
 from radixtier.sglang.identity import PageShape, store_identity
 from radixtier.sglang.resolution import sizes_of
 from radixtier.store.store import PageStore
+
+if TYPE_CHECKING:
+    from radixtier.sglang.recording import Recording
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +60,31 @@ def create_cache(ctx: Any) -> Any:
     )
     cache_class: Any = partial(RadixTierCache, tiers=tiers)
     cache = create_unified_radix_cache(ctx, cache_class=cache_class)
+    if ctx.tp_rank == 0:
+        cache.recording = _recording(config, cache)
     _CACHES.add(cache)
     return cache
+
+
+def _recording(config: RadixTierConfig, cache: Any) -> Recording | None:
+    """Begin to record the load, if that was asked for."""
+    from radixtier.sglang.recording import Recording
+
+    if config.record is None:
+        return None
+    most = config.bytes_per_day()
+    budget = config.write_budget if most is None else f"{most}B/day"
+    try:
+        return Recording(
+            cache,
+            Path(config.record),
+            eviction=config.eviction,
+            admission=config.admission,
+            write_budget=budget,
+        )
+    except OSError as error:
+        why = f"cannot be made ({error.strerror})"
+        raise ValueError(f"radixtier: {config.problem('record', why, 'Name another file')}") from None
 
 
 def _admission(config: RadixTierConfig, capacity_pages: int) -> Admission:
@@ -125,7 +151,8 @@ def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> 
     if mover is None:
         return
     cache.tokenizer = getattr(scheduler, "tokenizer", None)
-    if mover.store is not None:
+    # Without NVMe there is nothing to promote, but a recording learns when requests arrive.
+    if mover.store is not None or cache.recording is not None:
         scheduler.enable_hicache_storage = True
 
 

@@ -136,6 +136,18 @@ def test_settings_of_the_store() -> None:
     assert (config.nvme_min_free, config.nvme_others, config.scrub) == (Size(0), "keep", Size(10**9))
 
 
+def test_file_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config({"enable": True}, {})[0].record is None
+    for given, meant in (("trace", tmp_path / "trace"), (" ~/trace ", Path("~/trace").expanduser())):
+        config, problems, _ = load_config({"enable": True, "record": given}, {})
+        assert problems == []
+        assert config.record == str(meant), "a scheduler process may have another working directory"
+    assert load_config({"enable": True}, {"RADIXTIER_RECORD": "/x"})[0].record == "/x"
+    [line] = errors({"config": yaml_file(tmp_path, "record: 3\n")})
+    assert line.startswith("record in ") and "not the name of a file. Name a file that does not exist yet" in line
+
+
 @pytest.mark.parametrize("name", ["nvme_min_free", "scrub"])
 def test_tokens_where_bytes_are_meant(name: str) -> None:
     [line] = errors({name: "1Mtok"})

@@ -262,6 +262,25 @@ def test_control_address(tmp_path: Path) -> None:
     assert config(nvme_path=(str(deep),)).control_address(key=False) is None, "nobody asked for it"
 
 
+def test_record(tmp_path: Path) -> None:
+    file = str(tmp_path / "trace")
+    assert lines(config(record=file)) == []
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "trace").write_text("")
+    assert only_line(config(record=file)) == (
+        f"--radix-tier-record {file}: it is there already, and nothing is written over. "
+        "Name another file, or move it away."
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "it is there already" in only_line(config(record=str(tmp_path / "link")))
+    assert "it is there already" in only_line(config(record=str(tmp_path)))
+    line = only_line(config(record=f"{tmp_path}/none/trace"))
+    assert f"there is no directory {tmp_path}/none. Create it (mkdir -p {tmp_path}/none) or name" in line
+    line = only_line(config(record="/proc/sys/trace"))
+    assert line.startswith("--radix-tier-record /proc/sys/trace: /proc/sys cannot be written (")
+    assert line.endswith("Name a file in a directory that this user may write to.")
+
+
 def test_all_problems_at_once() -> None:
     found = lines(config(hbm_size=Size(0), dram_size=Size(0), nvme_size=Size(GIB), io_engine="magic"))
     assert len(found) == 4

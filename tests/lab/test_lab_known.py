@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from radixtier.lab.belady import belady
-from radixtier.lab.replay import Report
+from radixtier.lab.report import Report
 from radixtier.lab.setup import Setup, run
 from radixtier.lab.traces.opening import open_trace
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(TRACES is None, reason="RADIXTIER_TRACES is not 
 
 
 def hbm_only(name: str, blocks: int) -> Report:
-    return run(Path(TRACES or "") / name, Setup(blocks))
+    return run(open_trace(Path(TRACES or "") / name), Setup(blocks), ceiling=False)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_conversation(blocks: int, ratio: float) -> None:
 @pytest.mark.parametrize(("blocks", "ratio"), [(2000, 0.255), (5000, 0.341), (10_000, 0.366), (20_000, 0.366)])
 def test_the_ceiling_of_conversation(blocks: int, ratio: float) -> None:
     trace = open_trace(Path(TRACES or "") / CONVERSATION)
-    hits, references = belady(list(trace.requests()), trace.nodes, blocks)
+    hits, references = belady(trace.requests(), trace.nodes, blocks)
     assert len(trace.nodes) == 182_790
     assert hits / references == pytest.approx(ratio, abs=NEAR)
 

@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixtier.lab.future import Future, NextUseOracle
+from radixtier.lab.rates import Rates
 from radixtier.lab.replay import replay
 from radixtier.lab.tiers import Sizes, Tiers
+from radixtier.lab.timing import Costs
 from radixtier.lab.traces.trace import ROOT, Nodes, Request
 from radixtier.policy.admission import NAMES as ADMISSIONS
 from radixtier.policy.admission import Admission, AdmitAll, make_admission
 from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.policy.eviction import Lru, make_order
 from radixtier.policy.write_budget import Budgeted, WriteBudget
+
+COSTS = Costs(Rates(), 64, 64 << 17)
 
 
 def tree(parents: Sequence[int], pages: Sequence[int]) -> Nodes:
@@ -61,7 +65,7 @@ def test_every_tier_holds_a_prefix_closed_part_within_its_size(
     tiers = Tiers(nodes, sizes, orders[0], orders[1], policy, mirror=mirror)
     for request in requests(nodes, uses):
         blocks = sum(nodes.pages[node] for node in request.path)
-        assert 0 <= tiers.request(request.path, request.time) <= blocks
+        assert 0 <= sum(tiers.request(request.path, request.time)) <= blocks
         tiers.check()
         if isinstance(policy, Budgeted):
             assert policy.budget.in_flight == 0, "every byte admitted is written or refunded"
@@ -86,7 +90,7 @@ def test_lru_is_what_single_blocks_give(nodes: Nodes, uses: list[int], hbm: int,
     """With LRU everywhere, exclusive tiers are one of the sum of their sizes; a mirror is the larger of the two."""
     served = requests(nodes, uses)
     tiers = lru(nodes, Sizes(hbm, dram), mirror=mirror)
-    found = [tiers.request(request.path, request.time) for request in served]
+    found = [sum(tiers.request(request.path, request.time)) for request in served]
     assert sum(found) == brute_force(nodes, served, max(hbm, dram) if mirror else hbm + dram)
     assert tiers.counts.hbm_hits == brute_force(nodes, served, hbm)
 
@@ -100,15 +104,15 @@ def test_what_is_found_where() -> None:
     nodes = tree([0] * 4, [4] * 4)
     tiers = lru(nodes, Sizes(4, 4, 12))
     counts = tiers.counts
-    assert [tiers.request([node], 0.0) for node in (0, 1, 2)] == [0, 0, 0]
+    assert [tiers.request([node], 0.0) for node in (0, 1, 2)] == [(0, 0, 0)] * 3
     assert (counts.demoted, counts.dropped, counts.lost, counts.written) == (8, 4, 0, 12)
-    assert tiers.request([2], 1.0) == 4 and counts.hbm_hits == 4
-    assert tiers.request([1], 1.0) == 4 and counts.dram_hits == 4
-    assert tiers.request([0], 1.0) == 4 and counts.nvme_hits == 4
+    assert tiers.request([2], 1.0) == (4, 0, 0) and counts.hbm_hits == 4
+    assert tiers.request([1], 1.0) == (0, 4, 0) and counts.dram_hits == 4
+    assert tiers.request([0], 1.0) == (0, 0, 4) and counts.nvme_hits == 4
     assert (counts.written, counts.written_full, counts.lost) == (12, 0, 0)
-    assert tiers.request([3], 2.0) == 0
+    assert tiers.request([3], 2.0) == (0, 0, 0)
     assert (counts.written, counts.written_full, counts.lost) == (16, 4, 4), "NVMe forgot 2, which DRAM had left"
-    assert tiers.request([2], 3.0) == 0
+    assert tiers.request([2], 3.0) == (0, 0, 0)
 
 
 def test_a_page_comes_back_from_nvme_and_is_not_written_again() -> None:
@@ -124,7 +128,7 @@ def test_what_is_not_admitted_is_lost() -> None:
     tiers = lru(nodes, Sizes(4, 0, 8), make_admission("second-hit", 8))
     found = []
     for node in (0, 1, 0, 1, 0, 1):
-        found.append(tiers.request([node], 0.0))
+        found.append(tiers.request([node], 0.0).nvme)
     assert found == [0, 0, 0, 0, 4, 4], "lost once, wanted again, written"
     assert tiers.counts.written == 8
 
@@ -143,7 +147,7 @@ def test_what_is_in_front_of_an_admitted_page_is_written_as_well() -> None:
 def test_a_path_longer_than_a_tier_keeps_its_front() -> None:
     nodes = chain(10)
     tiers = lru(nodes, Sizes(4))
-    assert [tiers.request([0], 0.0) for _ in range(2)] == [0, 4]
+    assert [tiers.request([0], 0.0).hbm for _ in range(2)] == [0, 4]
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (-1, 0, 0), (1, -1, 0), (1, 0, -5)])
@@ -179,11 +183,10 @@ def test_sessions_are_predicted_to_the_orders() -> None:
     order.told = []
     returns = Returns()
     tiers = Tiers(nodes, Sizes(8), order, Lru(nodes.shape, 1), AdmitAll())
-    report = replay([Request(1.0, 7, [0]), Request(2.0, 7, [0, 1])], tiers, returns=returns)
+    outcome = replay([Request(1.0, 7, [0]), Request(2.0, 7, [0, 1])], tiers, COSTS, returns=returns)
     assert order.told == [(0, 6.0), (1, 7.0)]
     assert returns.turns == [("began", 7, 1.0), ("ended", 7, 1.0), ("began", 7, 2.0), ("ended", 7, 2.0)]
-    assert (report.counts.blocks, report.counts.hits, report.seconds) == (6, 2, 1.0)
-    assert report.hit_ratio == pytest.approx(1 / 3)
+    assert (tiers.counts.blocks, tiers.counts.hits, outcome.first, outcome.last) == (6, 2, 1.0, 2.0)
 
 
 @given(TREES, USES, st.integers(1, 12), st.integers(0, 12))
@@ -205,6 +208,7 @@ def test_the_oracle_beats_lru_on_a_loop() -> None:
     served = requests(nodes, list(range(6)) * 20)
     future = Future(served)
     tiers = Tiers(nodes, Sizes(1, 4), NextUseOracle(future, nodes), Lru(nodes.shape, 1), AdmitAll())
-    best = replay(future.served(served), tiers).counts
-    plain = replay(served, lru(nodes, Sizes(1, 4))).counts
-    assert plain.hits == 0 and best.hits > 60
+    replay(future.served(served), tiers, COSTS)
+    plain = lru(nodes, Sizes(1, 4))
+    replay(served, plain, COSTS)
+    assert plain.counts.hits == 0 and tiers.counts.hits > 60

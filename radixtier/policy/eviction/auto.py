@@ -70,7 +70,9 @@ class Auto:
         rate = min(1.0 / LEAST_EVERY, SHADOW_PAGES / max(1, self._capacity))
         pages = max(1, round(rate * self._capacity))
         self._sample = Sample(rate)
-        self._shadows = [Shadow(kind(self._shape_below, pages), self._weigh, pages) for kind in CANDIDATES]
+        self._below: dict[int, Shape] = {}
+        """The nodes that are used right now, as the shadows see them."""
+        self._shadows = [Shadow(kind(self._below.__getitem__, pages), pages) for kind in CANDIDATES]
         self._active = CANDIDATES[0](self._shape_of, self._capacity)
         self._wanted = 0.0
         self._since = 0
@@ -94,18 +96,29 @@ class Auto:
     def use(self, path: Sequence[int], now: float, *, request: bool = True) -> None:
         """Note a use of ``path``, from the deepest node to the root."""
         self._active.use(path, now, request=request)
-        sampled = [node for node in path if self._sampled(node)]
-        if not sampled:
-            return
-        found = [shadow.use(sampled, now, request) for shadow in self._shadows]
-        if request:
-            for shadow, pages in zip(self._shadows, found, strict=True):
-                shadow.note(pages, found[self._followed])
-            pages = sum(map(self._weigh, sampled))
-            self._wanted += pages
-            self._since += pages
-            if self._since >= self._every:
-                self._look()
+        sampled = self._sampled_of(path)
+        if sampled:
+            found = [shadow.use(sampled, self._below, now, request) for shadow in self._shadows]
+            if request:
+                self._note(found)
+
+    def pass_by(self, path: Sequence[int], now: float) -> None:
+        """Note a request's use of ``path``, from the deepest node to the root; none of it is in the tier afterwards."""
+        self._active.pass_by(path, now)
+        sampled = self._sampled_of(path)
+        if sampled:
+            self._note([shadow.pass_by(sampled, now) for shadow in self._shadows])
+
+    def _note(self, found: Sequence[int]) -> None:
+        """Count what each shadow found of a request."""
+        wanted = sum(shape.pages for shape in self._below.values())
+        followed = found[self._followed]
+        for shadow, pages in zip(self._shadows, found, strict=True):
+            shadow.note(pages, followed)
+        self._wanted += wanted
+        self._since += wanted
+        if self._since >= self._every:
+            self._look()
 
     def expect(self, node: int, when: float | None) -> None:
         """Predict the next use of the path that ends with ``node``."""
@@ -123,7 +136,7 @@ class Auto:
 
     def remove(self, node: int) -> None:
         """Note that a node left the tier; the shadows lose it only if it had not been offered."""
-        if node in self._active and self._sampled(node) and not self._active.offered(node):
+        if not self._active.offered(node) and node in self._active and self._sampled(node):
             for shadow in self._shadows:
                 shadow.remove(node)
         self._active.remove(node)
@@ -135,6 +148,10 @@ class Auto:
     def coldest(self) -> Iterator[int]:
         """Iterate over the coldest nodes, leaves before their parents."""
         return self._active.coldest()
+
+    def first(self) -> int | None:
+        """Return the coldest node, which stays, or None."""
+        return self._active.first()
 
     def clear(self) -> None:
         """Forget every node, and what was learned."""
@@ -148,15 +165,19 @@ class Auto:
         """Return whether a node is in the tier."""
         return node in self._active
 
+    def _sampled_of(self, path: Sequence[int]) -> list[int]:
+        """Return the sampled nodes of a path that was just used, and look them up for the shadows."""
+        takes, weight, pages_of = self._sample.takes, self._sample.weight, self._active.pages_of
+        below = self._below
+        below.clear()
+        for node in path:
+            pages = pages_of(node)
+            if takes(node, pages):
+                below[node] = Shape(weight(pages), self._shape_of(node).depth)
+        return [*below]
+
     def _sampled(self, node: int) -> bool:
         return self._sample.takes(node, self._active.pages_of(node))
-
-    def _weigh(self, node: int) -> int:
-        return self._sample.weight(self._active.pages_of(node))
-
-    def _shape_below(self, node: int) -> Shape:
-        """Look a node up as the shadows see it."""
-        return Shape(self._weigh(node), self._shape_of(node).depth)
 
     def _look(self) -> None:
         best = max(range(len(self._shadows)), key=lambda i: self._shadows[i].lead)

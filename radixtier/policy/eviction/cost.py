@@ -14,6 +14,8 @@ with more shallow ones.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from radixtier.policy.eviction.heap import LeafHeap
 from radixtier.policy.eviction.leaves import LeafOrder, Node
 
@@ -28,7 +30,7 @@ class Cost(LeafOrder):
 
     def _reset(self) -> None:
         super()._reset()
-        self._heap = LeafHeap(lambda node: node.key)
+        self._heap = LeafHeap(attrgetter("key"))
         self._age = 0.0
 
     def _push(self, node: Node) -> None:

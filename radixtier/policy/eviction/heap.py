@@ -37,9 +37,10 @@ class LeafHeap:
 
     def push(self, node: Node) -> None:
         """Add a leaf, or note that its rank may have fallen."""
-        entry, valid = self._entry(node), self._valid.get(node)
-        if valid is None or entry < valid:
-            self._valid[node] = entry
+        rank, valid = self._rank(node), self._valid.get(node)
+        if valid is None or rank < valid[0] or (rank == valid[0] and node.seq < valid[1]):
+            self._pushed += 1
+            self._valid[node] = entry = (rank, node.seq, self._pushed, node)
             heapq.heappush(self._heap, entry)
             if len(self._heap) > self._limit:
                 self._clear_out()
@@ -56,19 +57,17 @@ class LeafHeap:
             node = top[3]
             if valid.get(node) is not top:
                 heapq.heappop(heap)
-            elif not node.leaf:
+            elif node.live or node.hidden or not node.present:
                 heapq.heappop(heap)
                 del valid[node]
-            elif node.seq == top[1] and self._rank(node) == top[0]:
-                return node
             else:
-                valid[node] = entry = self._entry(node)
+                rank = self._rank(node)
+                if rank == top[0] and node.seq == top[1]:
+                    return node
+                self._pushed += 1
+                valid[node] = entry = (rank, node.seq, self._pushed, node)
                 heapq.heapreplace(heap, entry)
         return None
-
-    def _entry(self, node: Node) -> Entry:
-        self._pushed += 1
-        return self._rank(node), node.seq, self._pushed, node
 
     def _clear_out(self) -> None:
         self._valid = {node: entry for node, entry in self._valid.items() if node.leaf}

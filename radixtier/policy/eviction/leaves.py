@@ -89,6 +89,8 @@ class LeafOrder(ABC):
     """
 
     name: ClassVar[str]
+    _listens: ClassVar[bool] = True
+    """Whether the policy keeps accounts of what enters, is used and leaves; else those hooks need not be called."""
 
     def __init__(self, shape_of: ShapeOf, capacity_pages: int) -> None:
         self.shape_of = shape_of
@@ -133,17 +135,20 @@ class LeafOrder(ABC):
         """Note a use of ``path``, from the deepest node to the root."""
         if not path:
             return
-        self._settle()
-        self._now = max(self._now, now)
+        self._begin(now)
+        known, listens = self._nodes, self._listens
         end = node = self._find(path[0])
-        was_leaf = node.leaf
-        last = len(path) - 1
-        for i in range(last + 1):
-            up = self._find(path[i + 1]) if i < last else node.parent
+        was_leaf = end.leaf
+        for number in (*path[1:], None):
+            if number is None:
+                up = node.parent
+            else:
+                up = known.get(number)
+                if up is None:
+                    up = known[number] = Node(number, 0)
             if up is not node.parent:
                 self._link(node, up)
-            self._clock += 1
-            node.seq = self._clock
+            self._clock = node.seq = self._clock + 1
             node.at = now
             node.scan = 0
             if request:
@@ -151,17 +156,59 @@ class LeafOrder(ABC):
                 node.when = node.owner = None
             if node.sunk:
                 self._raise_up(node)
-            fresh = not node.present
-            if fresh:
+            if node.present:
+                if listens:
+                    self._used(node, request, False)
+            else:
                 self._enter(node)
-            self._used(node, request, fresh)
-            if fresh and not node.live:
-                self._queue(node)
+                if listens:
+                    self._used(node, request, True)
+                if not node.live:
+                    self._queue(node)
             if up is None:
                 break
             node = up
         if was_leaf and end.leaf:
             self._push(end)
+
+    def pass_by(self, path: Sequence[int], now: float) -> None:
+        """Note a request's use of ``path``, from the deepest node to the root; none of it is in the tier afterwards."""
+        self._begin(now)
+        known, listens = self._nodes, self._listens
+        passing: list[Node] = []
+        below: Node | None = None
+        for number in path:
+            node = known.get(number)
+            if node is None:
+                node = known[number] = Node(number, 0)
+            if below is not None and below.parent is not node:
+                self._link(below, node)
+            self._clock = node.seq = self._clock + 1
+            node.at = now
+            node.scan = 0
+            node.hits += 1
+            node.when = node.owner = None
+            if node.present:
+                if listens:
+                    self._used(node, True, False)
+            else:
+                node.pages = self.shape_of(number).pages
+                if listens:
+                    self._entered(node)
+                    self._used(node, True, True)
+            passing.append(node)
+            below = node
+        for node in passing:
+            if node.present:
+                self.remove(node.number)
+            elif listens:
+                self._left(node, False)
+
+    def _begin(self, now: float) -> None:
+        if self._hidden:
+            self._settle()
+        if now > self._now:
+            self._now = now
 
     def expect(self, node: int, when: float | None) -> None:  # noqa: B027
         """Predict the next use of the path that ends with ``node``; most policies do not look at it."""
@@ -181,14 +228,19 @@ class LeafOrder(ABC):
         entry = self._nodes.get(node)
         if entry is None or not entry.present:
             return
-        if entry.leaf:
-            self._unqueue(entry)
         shown = not entry.hidden
+        if entry.sunk and shown and not entry.live:
+            self._sunk.pop(entry, None)
         entry.present = entry.hidden = entry.sunk = False
         self._count -= 1
         if shown and not entry.live:
-            self._dim(entry)
-        self._left(entry, self.offered(node))
+            up = entry.parent
+            if up is not None and up.live > 1:
+                up.live -= 1
+            else:
+                self._dim(entry)
+        if self._listens:
+            self._left(entry, 0 < entry.scan == self._scan)
 
     def forget(self, node: int) -> None:
         """Drop all that is known of a node."""
@@ -206,10 +258,11 @@ class LeafOrder(ABC):
         mine = self._hidden = []
         try:
             for _ in range(SCAN_LIMIT):
-                node = next(iter(self._sunk), None) or self._first()
+                node = next(iter(self._sunk)) if self._sunk else self._first()
                 if node is None:
                     return
-                self._unqueue(node)
+                if node.sunk:
+                    self._sunk.pop(node, None)
                 node.hidden, node.scan = True, self._scan
                 self._hidden.append(node)
                 self._dim(node)
@@ -217,6 +270,16 @@ class LeafOrder(ABC):
         finally:
             if self._hidden is mine:
                 self._settle()
+
+    def first(self) -> int | None:
+        """Return the coldest node, which stays, or None."""
+        if self._hidden:
+            self._settle()
+        node = next(iter(self._sunk)) if self._sunk else self._first()
+        if node is None:
+            return None
+        self._scan = node.scan = self._scan + 1
+        return node.number
 
     def clear(self) -> None:
         """Forget every node."""
@@ -271,7 +334,8 @@ class LeafOrder(ABC):
         self._count += 1
         if not node.live:
             self._light(node)
-        self._entered(node)
+        if self._listens:
+            self._entered(node)
 
     def _link(self, node: Node, parent: Node | None) -> None:
         lives = node.present or node.live > 0

@@ -10,6 +10,8 @@ gets no hit at all. On the session trace at 2,000/4,000/8,000 blocks it finds 0.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from radixtier.policy.eviction.heap import LeafHeap
 from radixtier.policy.eviction.leaves import LeafOrder, Node
 
@@ -18,10 +20,11 @@ class Lru(LeafOrder):
     """Order by recency."""
 
     name = "lru"
+    _listens = False
 
     def _reset(self) -> None:
         super()._reset()
-        self._heap = LeafHeap(lambda node: node.seq)
+        self._heap = LeafHeap(attrgetter("seq"))
 
     def _push(self, node: Node) -> None:
         self._heap.push(node)

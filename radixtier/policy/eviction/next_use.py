@@ -32,6 +32,7 @@ class NextUse(LeafOrder):
     """Order by predicted next use."""
 
     name = "next_use"
+    _listens = False
 
     def _reset(self) -> None:
         super()._reset()
@@ -43,6 +44,11 @@ class NextUse(LeafOrder):
         if request:
             self._note_intervals(path, now)
         super().use(path, now, request=request)
+
+    def pass_by(self, path: Sequence[int], now: float) -> None:
+        """Note a request's use of ``path``, from the deepest node to the root; none of it is in the tier afterwards."""
+        self._note_intervals(path, now)
+        super().pass_by(path, now)
 
     def _note_intervals(self, path: Sequence[int], now: float) -> None:
         """Note how long each node was unused, and whether (``segment``) it is shared."""

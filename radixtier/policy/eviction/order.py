@@ -39,6 +39,12 @@ class EvictionOrder(Protocol):
         promotion) renews what is recent but is not counted as a further hit.
         """
 
+    def pass_by(self, path: Sequence[int], now: float) -> None:
+        """Note a request's use of ``path``, which is in a faster tier and takes no place in this one.
+
+        As :meth:`use` and then :meth:`remove` of each node, for a fraction of the time.
+        """
+
     def expect(self, node: int, when: float | None) -> None:
         """Predict the next use of the path that ends with ``node``: its time, None when it is not expected any more."""
 
@@ -57,6 +63,9 @@ class EvictionOrder(Protocol):
         The caller may :meth:`remove` what it was just given, which may make its parent the next; what it does not
         remove stays where it was.
         """
+
+    def first(self) -> int | None:
+        """Return the first of :meth:`coldest`, None when there is none: for a caller that removes what it is given."""
 
     def clear(self) -> None:
         """Forget every node."""

@@ -15,6 +15,7 @@ of a path is requested once a turn only: 0.692 on the session trace at 5,000/10,
 from __future__ import annotations
 
 from collections import OrderedDict
+from operator import attrgetter
 
 from radixtier.policy.eviction.heap import LeafHeap
 from radixtier.policy.eviction.leaves import LeafOrder, Node
@@ -33,8 +34,8 @@ class S3Fifo(LeafOrder):
 
     def _reset(self) -> None:
         super()._reset()
-        self._small = LeafHeap(lambda node: node.key)
-        self._main = LeafHeap(lambda node: node.key)
+        self._small = LeafHeap(attrgetter("key"))
+        self._main = LeafHeap(attrgetter("key"))
         self._small_pages = 0
         self._ghost: OrderedDict[int, int] = OrderedDict()
         self._ghost_pages = 0

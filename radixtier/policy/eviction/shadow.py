@@ -10,9 +10,10 @@ only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from radixtier.policy.eviction.leaves import LeafOrder
+from radixtier.policy.eviction.order import Shape
 
 GHOSTS = 2048
 """Nodes remembered after they left a shadow."""
@@ -30,16 +31,23 @@ class Sample:
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self._below = int(rate * (MASK + 1))
+        self._weights: dict[int, int] = {}
 
     def takes(self, node: int, pages: int) -> bool:
         """Return whether a node of so many pages is sampled."""
+        below = self._below * pages
+        if below > MASK:
+            return True
         mixed = (node + 1) * SPREAD & MASK
         mixed = (mixed ^ mixed >> 29) * SPREAD & MASK
-        return mixed < self._below * pages
+        return mixed < below
 
     def weight(self, pages: int) -> int:
         """Return what a sampled node of so many pages weighs."""
-        return max(1, round(self.rate * pages))
+        weight = self._weights.get(pages)
+        if weight is None:
+            weight = self._weights[pages] = max(1, round(self.rate * pages))
+        return weight
 
 
 class Shadow:
@@ -49,39 +57,56 @@ class Shadow:
     ----------
     order
         The candidate, made for ``pages`` pages.
-    weigh
-        Pages that a node takes here.
     pages
         Pages it may hold.
     """
 
-    def __init__(self, order: LeafOrder, weigh: Callable[[int], int], pages: int) -> None:
+    def __init__(self, order: LeafOrder, pages: int) -> None:
         self.order = order
         self.hits = 0.0
         """Pages found, older ones weighing less: :meth:`fade`."""
         self.lead = 0.0
         """Pages found more than by who is followed, and the sum of the squares of that."""
         self.doubt = 0.0
-        self._weigh = weigh
         self._pages = pages
         self._have: dict[int, int] = {}
         self._used = 0
         self._ghosts: OrderedDict[int, None] = OrderedDict()
 
-    def use(self, path: Sequence[int], now: float, request: bool) -> int:
-        """Serve the sampled nodes of a path; returns the pages found.
+    def use(self, path: Sequence[int], shapes: Mapping[int, Shape], now: float, request: bool) -> int:
+        """Serve the sampled nodes of a path, of such shapes; returns the pages found.
 
         Room is made before the next: what is known of this one by then counts.
         """
-        self._trim()
-        have = self._have
-        found = sum(have.get(node, 0) for node in path)
+        if self._used > self._pages:
+            self._trim()
+        have, ghosts = self._have, self._ghosts
+        found = used = 0
         for node in path:
-            pages = self._weigh(node)
-            self._used += pages - have.get(node, 0)
+            pages = shapes[node].pages
+            there = have.get(node)
+            if there is None:
+                there = 0
+                ghosts.pop(node, None)
+            found += there
+            used += pages
             have[node] = pages
-            self._ghosts.pop(node, None)
+        self._used += used - found
         self.order.use(path, now, request=request)
+        return found
+
+    def pass_by(self, path: Sequence[int], now: float) -> int:
+        """As :meth:`use` of a request, but the nodes are moved away at once."""
+        if self._used > self._pages:
+            self._trim()
+        have, ghosts = self._have, self._ghosts
+        found = 0
+        for node in path:
+            found += have.pop(node, 0)
+            ghosts[node] = None
+            ghosts.move_to_end(node)
+        self._used -= found
+        self.order.pass_by(path, now)
         return found
 
     def note(self, found: int, followed: int) -> None:
@@ -106,17 +131,15 @@ class Shadow:
         return len(self._have) + len(self._ghosts)
 
     def _trim(self) -> None:
-        if self._used <= self._pages:
-            return
-        for node in self.order.coldest():
-            gone = min(self._have[node], self._used - self._pages)
-            if gone == self._have[node]:
-                self._gone(node)
-            else:
-                self._have[node] -= gone
-                self._used -= gone
-            if self._used <= self._pages:
+        over, have, order = self._used - self._pages, self._have, self.order
+        while over > 0 and (node := order.first()) is not None:
+            pages = have[node]
+            if pages > over:
+                have[node] = pages - over
+                self._used -= over
                 break
+            over -= pages
+            self._gone(node)
         while len(self._ghosts) > GHOSTS:
             self.order.forget(self._ghosts.popitem(last=False)[0])
 
