@@ -17,7 +17,8 @@ from typing import Any
 from radixtier.machine import file_systems
 from radixtier.policy.prefill import FAST
 from radixtier.tools.arguments import nbytes
-from radixtier.tools.breakeven import DEFAULT_KV_BYTES, DTYPES, break_even, kv_bytes_of
+from radixtier.tools.attention import DTYPES
+from radixtier.tools.breakeven import DEFAULT_KV_BYTES, break_even, kv_bytes_of
 from radixtier.tools.drive import Drive, check_drive, check_rooms
 from radixtier.tools.findings import Finding, render, summary
 from radixtier.tools.host import check_host

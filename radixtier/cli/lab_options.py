@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from radixtier.lab.future import NextUseOracle
-from radixtier.lab.geometry import PRESETS, Geometry, from_config, preset
+from radixtier.lab.geometry import PRESETS, Geometry, preset
 from radixtier.lab.rates import Rates
 from radixtier.lab.traces.opening import open_trace
 from radixtier.lab.traces.recorded import RecordedTrace
@@ -28,7 +28,8 @@ from radixtier.policy.admission import NAMES as ADMISSIONS
 from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.policy.prefill import FAST, Machine
 from radixtier.policy.write_budget import parse_budget
-from radixtier.tools.breakeven import DEFAULT_KV_BYTES, DTYPES
+from radixtier.tools.attention import DTYPES, from_config
+from radixtier.tools.breakeven import DEFAULT_KV_BYTES
 from radixtier.units import BadValue, Unit, format_bytes, parse_size
 
 ORACLE = NextUseOracle.name

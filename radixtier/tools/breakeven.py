@@ -8,19 +8,17 @@ so that the true break-even is not above this one by much and often below. Pure;
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from radixtier.tools.attention import from_config
 
 START_S = 0.01
 """Seconds from arrival to admission that a read costs beside its transfers: a few steps of the scheduler."""
 
 DEFAULT_KV_BYTES = 128 << 10
 """Per token; an 8B model with grouped-query attention in bfloat16: 32 layers, 8 heads of 128, K and V."""
-
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
-DTYPES = tuple(_ITEM_BYTES)
 
 
 class BreakEven(NamedTuple):
@@ -58,7 +56,7 @@ def kv_bytes_of(config: Path, dtype: str | None = None) -> int:
     config : Path
         The file, or the directory that it lies in.
     dtype : str or None
-        One of `DTYPES`; what the file says by default.
+        One of :data:`radixtier.tools.attention.DTYPES`; what the file says by default.
 
     Raises
     ------
@@ -67,16 +65,7 @@ def kv_bytes_of(config: Path, dtype: str | None = None) -> int:
     ValueError
         When it does not describe attention with a K and a V per head; the message names the flag to use instead.
     """
-    file = config / "config.json" if config.is_dir() else config
-    try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        model = content.get("text_config") or content
-        if "kv_lora_rank" in model:
-            raise ValueError("latent attention")
-        heads = model["num_attention_heads"]
-        width = model.get("head_dim") or model["hidden_size"] // heads
-        kv_heads = model.get("num_key_value_heads") or heads
-        name = dtype or model.get("dtype") or model.get("torch_dtype") or content.get("torch_dtype") or "bfloat16"
-        return int(2 * model["num_hidden_layers"] * kv_heads * width * _ITEM_BYTES[name])
-    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{file} does not tell ({error!s}): give --kv-bytes-per-token") from error
+    attention = from_config(config, dtype)
+    if attention.latent is not None:
+        raise ValueError(f"{config} does not tell (latent attention): give --kv-bytes-per-token")
+    return attention.rank_bytes()

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixtier.footprint import footprint, slots_for
-from radixtier.lab.geometry import PRESETS, Attention, Geometry, from_config, preset
+from radixtier.lab.geometry import PRESETS, Geometry, preset
+from radixtier.tools.attention import Attention, from_config
 from radixtier.tools.breakeven import DEFAULT_KV_BYTES, kv_bytes_of
 from radixtier.units import BadValue
 
