@@ -6,11 +6,10 @@ Owns its flags and the text of its report; exit status 1 when more tokens differ
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radixtier.cli import lab_options as shared
+from radixtier.cli.lab_json import add_json, check_json, show, write_json
 from radixtier.cli.lab_report import table
 from radixtier.cli.lab_sizes import add_server, setup
 from radixtier.lab.timed.clock import Clock
@@ -43,7 +42,7 @@ def add(commands: Commands) -> None:
     add_server(command)
     allowed = "share of the tokens found that may differ (default %(default)s)"
     command.add_argument("--allow", type=float, default=0.05, metavar="SHARE", help=allowed)
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all pairs here, or to - for the screen")
+    add_json(command, "all pairs")
     command.set_defaults(command=main)
 
 
@@ -53,6 +52,7 @@ def main(options: argparse.Namespace) -> int:
         raise BadValue(f"--allow {options.allow}: no share", "Give a number from 0 to 1")
     (trace,) = shared.traces(options)
     server = setup(options, trace, shared.geometry(options, trace))
+    check_json(options)
     clock = Clock()
     cache = make_cache(server, trace.block_tokens, CHUNK_TOKENS, shared.rates(options), clock, LAW)
     pairs = list(retrace(trace.requests(), trace.nodes, cache, clock))
@@ -61,14 +61,8 @@ def main(options: argparse.Namespace) -> int:
             f"{options.traces[0]}: it does not say what a server found", "Record one with --radix-tier-record FILE"
         )
     summary = summed(pairs)
-    if options.json is not None:
-        text = json.dumps({**summary, "pairs": [_row(pair) for pair in pairs]}, indent=2)
-        if options.json == Path("-"):
-            print(text)
-        else:
-            options.json.write_text(text + "\n", encoding="utf-8")
-    if options.json != Path("-"):
-        print("\n".join(lines(pairs, summary)))
+    write_json(options, {**summary, "pairs": [_row(pair) for pair in pairs]})
+    show(options, lines(pairs, summary))
     return 0 if summary["tokens_apart"] <= options.allow * max(1, summary["tokens_found"]) else 1
 
 

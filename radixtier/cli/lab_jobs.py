@@ -6,13 +6,13 @@ Owns their flags. Main thread.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from radixtier.cli.lab_json import add_json
 from radixtier.lab.plots.style import formats, save
 from radixtier.lab.sweep.grid import Outcome
 from radixtier.units import BadValue
@@ -27,7 +27,7 @@ def add_jobs(parser: argparse.ArgumentParser, files: str) -> argparse._ArgumentG
     add("--jobs", type=int, default=cpus(), metavar="N", help="processes (default: one per CPU, here %(default)s)")
     add("--out", type=Path, metavar="DIR", help=f"write {files} there")
     add("--format", default="png", metavar="F", help="of the pictures: png, svg, png,svg or none (default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write everything here as JSON, or to - for the screen")
+    add_json(group, "everything")
     return group
 
 
@@ -53,14 +53,6 @@ def save_picture(made: Any, options: argparse.Namespace, name: str, names: Seque
     """Write a picture under ``--out``."""
     for file in save(made, options.out / name, names):
         tell(f"wrote {file}")
-
-
-def write_json(options: argparse.Namespace, value: Any) -> None:
-    """Write what ``--json`` asks for."""
-    if options.json == Path("-"):
-        print(json.dumps(value, indent=2))
-    elif options.json is not None:
-        options.json.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def as_dict(outcome: Outcome) -> dict[str, Any]:

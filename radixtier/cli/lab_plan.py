@@ -22,8 +22,8 @@ from radixtier.cli.lab_jobs import (
     save_picture,
     tell,
     tell_failures,
-    write_json,
 )
+from radixtier.cli.lab_json import write_json
 from radixtier.cli.lab_sweep import named
 from radixtier.lab.plots.front import front_figure
 from radixtier.lab.setup import Setup

@@ -7,13 +7,12 @@ Owns its flags and the way from them to a run. Ctrl-C prints the report of what 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from radixtier.cli import lab_options as shared
+from radixtier.cli.lab_json import add_json, check_json, show, write_json
 from radixtier.cli.lab_progress import Bar, guess
 from radixtier.cli.lab_report import lines
 from radixtier.cli.lab_sizes import add_server, setup
@@ -49,7 +48,7 @@ def add(commands: Commands) -> None:
     drive.add_argument("--drive-years", type=float, default=5.0, metavar="N", help="warranty (default %(default)s)")
     report = command.add_argument_group("report")
     report.add_argument("--no-ceiling", action="store_true", help="leave out Belady's choice, which needs memory")
-    report.add_argument("--json", type=Path, metavar="FILE", help="write the report here, or to - for the screen")
+    add_json(report)
     command.set_defaults(command=main)
 
 
@@ -59,18 +58,15 @@ def main(options: argparse.Namespace) -> int:
     server = setup(options, trace, shared.geometry(options, trace))
     endurance = _endurance(options, server.nvme * trace.block_tokens * server.kv_bytes_per_token)
     rates = shared.rates(options)
-    if options.json not in (None, Path("-")):
-        options.json.open("a").close()  # a report that cannot be written is better known before the replay
+    check_json(options)
     bar = Bar(guess(options.traces[0]))
     try:
         report = run(trace, server, rates=rates, ceiling=not options.no_ceiling, progress=bar)
     finally:
         bar.clear()
-    if options.json is not None:
-        about = {"trace": options.traces[0].name, "block_tokens": trace.block_tokens, "rates": asdict(rates)}
-        _write(options.json, {**about, **server.as_dict(), **report.as_dict(endurance)})
-    if options.json != Path("-"):
-        print("\n".join(lines(report, server, trace, endurance)))
+    about = {"trace": options.traces[0].name, "block_tokens": trace.block_tokens, "rates": asdict(rates)}
+    write_json(options, {**about, **server.as_dict(), **report.as_dict(endurance)})
+    show(options, lines(report, server, trace, endurance))
     return _status(report)
 
 
@@ -89,14 +85,6 @@ def _endurance(options: argparse.Namespace, nvme_bytes: int) -> Endurance | None
             raise BadValue(f"--drive-bytes {options.drive_bytes}: no number of bytes", "Write 3.84TB or 2TiB")
         nbytes = size.amount
     return Endurance(nbytes, options.drive_dwpd, options.drive_years) if nvme_bytes else None
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=2)
-    if file == Path("-"):
-        print(text)
-    else:
-        file.write_text(text + "\n", encoding="utf-8")
 
 
 def _status(report: Report) -> int:

@@ -25,8 +25,8 @@ from radixtier.cli.lab_jobs import (
     save_picture,
     tell,
     tell_failures,
-    write_json,
 )
+from radixtier.cli.lab_json import write_json
 from radixtier.lab.plots.sweep import hit_ratios, ttfts, writes
 from radixtier.lab.rates import Rates
 from radixtier.lab.setup import ORACLE, Setup

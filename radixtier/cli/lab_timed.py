@@ -7,13 +7,12 @@ Main thread.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radixtier.cli import lab_options as shared
+from radixtier.cli.lab_json import add_json, check_json, show, write_json
 from radixtier.cli.lab_progress import Bar, guess
 from radixtier.cli.lab_report import DIRECTIONS, duration, table
 from radixtier.cli.lab_sizes import add_server, setup
@@ -50,7 +49,7 @@ def add(commands: Commands) -> None:
     load.add_argument(
         "--chunk", type=int, default=CHUNK_TOKENS, metavar="TOKENS", help="batch of prefill (default %(default)s)"
     )
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the report here, or to - for the screen")
+    add_json(command)
     command.set_defaults(command=main)
 
 
@@ -63,6 +62,7 @@ def main(options: argparse.Namespace) -> int:
     (trace,) = shared.traces(options)
     server = setup(options, trace, shared.geometry(options, trace))
     rates = shared.rates(options)
+    check_json(options)
     bar = Bar(guess(options.traces[0]))
     try:
         report = run_timed(
@@ -71,15 +71,9 @@ def main(options: argparse.Namespace) -> int:
         )  # fmt: skip
     finally:
         bar.clear()
-    if options.json is not None:
-        about = {"trace": options.traces[0].name, "block_tokens": trace.block_tokens, "rates": asdict(rates)}
-        text = json.dumps({**about, **server.as_dict(), **report.as_dict()}, indent=2)
-        if options.json == Path("-"):
-            print(text)
-        else:
-            options.json.write_text(text + "\n", encoding="utf-8")
-    if options.json != Path("-"):
-        print("\n".join(lines(report)))
+    about = {"trace": options.traces[0].name, "block_tokens": trace.block_tokens, "rates": asdict(rates)}
+    write_json(options, {**about, **server.as_dict(), **report.as_dict()})
+    show(options, lines(report))
     if report.interrupted:
         print(f"radixtier lab: interrupted after {report.requests} requests", file=sys.stderr)
         return 130

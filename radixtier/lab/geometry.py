@@ -79,4 +79,3 @@ def preset(name: str, dtype: str | None = None) -> Attention:
     if name not in PRESETS:
         raise BadValue(f"no preset {name}", f"Choose one of {', '.join(PRESETS)}, or give --model-config FILE")
     return PRESETS[name].of_dtype(dtype)
-

@@ -5,7 +5,9 @@ Owns what a run is set up from. One thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +26,9 @@ from radixtier.policy.returns import Returns
 from radixtier.policy.write_budget import Budgeted, WriteBudget, parse_budget
 
 DEFAULT_RATES = Rates()
+
+SINGLE = 4096
+"""Depth up to which shapes of nodes of one block are kept."""
 
 PREDICTED = ("next_use", "auto")
 """Eviction policies that go by predicted returns."""
@@ -116,7 +121,8 @@ def run(
     )
     returns = Returns() if setup.eviction in PREDICTED else None
     costs, tape = Costs(rates, trace.block_tokens, block_bytes), Tape() if ceiling else None
-    outcome = replay(requests, tiers, costs, returns=returns, tape=tape, progress=progress)
+    with _no_cycles():
+        outcome = replay(requests, tiers, costs, returns=returns, tape=tape, progress=progress)
     stacks = {name: Fare.of(stack) for name, stack in outcome.stacks.items()}
     if tape is not None and not tape.too_long and not outcome.interrupted:
         stacks[NAMES[3]] = best(tape, trace.nodes, sizes, costs)
@@ -147,5 +153,23 @@ def _orders(trace: Trace, setup: Setup) -> tuple[Iterable[Request], EvictionOrde
 
 def _shape_of(nodes: Nodes) -> ShapeOf:
     """Return what `Nodes.shape` does, in half the time: it is asked for every node that enters a tier."""
-    pages, depth, new = nodes.pages, nodes.depth, tuple.__new__
-    return lambda node: new(Shape, (pages[node], depth[node]))
+    pages_of, depth_of, new = nodes.pages, nodes.depth, tuple.__new__
+    single = [Shape(1, depth) for depth in range(SINGLE)]
+
+    def shape(node: int) -> Shape:
+        pages, depth = pages_of[node], depth_of[node]
+        return single[depth] if pages == 1 and depth < SINGLE else new(Shape, (pages, depth))
+
+    return shape
+
+
+@contextmanager
+def _no_cycles() -> Iterator[None]:
+    """Leave the search for cycles out: millions of nodes live to the end of a run and none is in a cycle."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

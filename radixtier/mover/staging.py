@@ -80,15 +80,16 @@ class Staging:
         free = hbm.free_pages
         most = (free + hbm.evictable_pages) // 2 - table.copying
         left = most = min(self._step_pages, most)
-        # Never so many that what was copied has to make room for what is: that would go on for ever.
-        leaving = min(self._margin, (table.n_frames - table.held) // 2) - free
-        for run in mover.tree.leaving_hbm(leaving, SCAN_RUNS):
+        # HBM loses whole nodes, so whole runs are copied; but never so many pages that what was copied has to make room
+        # for what is: that would go on for ever.
+        most_kept = (table.n_frames - table.held) // 2
+        for run in mover.tree.leaving_hbm(min(self._margin, most_kept) - free, SCAN_RUNS):
             there = mover.tree.pages_of(run)
             there = there[table.marked(there, HBM)]
             # The end of a path leaves first.
-            next_ones = there[-leaving:]
-            missing = next_ones[~table.in_dram(next_ones)]
-            leaving -= len(there)
+            kept = there[max(0, len(there) - most_kept) :]
+            missing = kept[~table.in_dram(kept)]
+            most_kept = max(0, most_kept - len(there))
             mover.tree.stays(run)
             if left <= 0:
                 break

@@ -61,6 +61,39 @@ def test_steady_load_keeps_dram_for_what_hbm_has_not(server, clock) -> None:
     print(left, found, both / steps, stats)
 
 
+def test_a_node_that_leaves_hbm_whole_is_in_dram_whole(server, clock) -> None:
+    """Prompts of 7 pages, more than the margin that is kept copied."""
+    prompts = [server.prompt(7, seed) for seed in range(5)]
+    left = found = 0
+    for number in range(30):
+        before = in_hbm(server)
+        server.serve(prompts[number % 5])
+        gone = np.array(sorted(before - in_hbm(server)), np.int64)
+        left += len(gone) * (number >= 10)
+        found += int(server.table.in_dram(gone).sum()) * (number >= 10)
+        server.settle()
+        clock.advance(0.2)
+        server.settle()
+    assert left >= 100
+    assert found == left, "pages left HBM that were not in DRAM"
+
+
+def test_copies_do_not_push_each_other_out_for_ever(make_server, clock) -> None:
+    """D=24 H=16: a request that waits holds 10 frames, and HBM is about to lose more pages than the others can take."""
+    server = make_server(hbm=24, dram=16, nvme=200, clock=clock, chunk=6)
+    prompts = [server.prompt(10, 0), *(server.prompt(3, seed) for seed in range(1, 12))]
+    for prompt in prompts:
+        server.serve(prompt)
+        server.settle()
+    server.arrive(server.request(prompts[0]))
+    staged = []
+    for _ in range(30):
+        clock.advance(0.2)
+        server.settle()
+        staged.append(server.cache.mover.stats.staged)
+    assert server.table.held == 10 and staged[-1] == staged[10]
+
+
 def test_together_they_hold_more_than_a_mirror_would(server, clock) -> None:
     """14 prompts of 3 pages fit into HBM and DRAM together, not into DRAM alone: nothing is read from NVMe."""
     prompts = [server.prompt(3, seed) for seed in range(14)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from radixtier.lab import tiers
+from radixtier.lab import bench, tiers
 from radixtier.lab.bench import DEPTH, Copies, Turnover, small
 from radixtier.lab.setup import Setup, run
 from radixtier.lab.traces.trace import Nodes, Request
@@ -124,3 +126,21 @@ def test_memory_of_the_orders_is_that_of_the_tiers() -> None:
         run(trace, Setup(64, 128, 256, admission="all"), ceiling=False)
     assert len(trace.nodes) == 600 * DEPTH
     assert all(len(order._nodes) <= 64 + 128 + 256 + 100 + DEPTH for order in seen)
+
+
+def test_the_bench_tells_both_ratios(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench, "RESIDENT", (160, 3200))
+    monkeypatch.setattr(bench, "COPIES", (1, 2))
+    file = tmp_path / "b.json"
+    assert bench.main(["--eviction", "lru", "--json", str(file)]) == 0
+    assert list(json.loads(file.read_text())["lru"]) == ["1x", "2x", "160 nodes", "3,200 nodes"]
+    assert [line.split(" per reference: ")[0].strip() for line in capsys.readouterr().out.splitlines()] == [
+        "lru",
+        "lru",
+    ]
+    assert bench.main([str(tmp_path / "nope")]) == 2
+    assert "nope" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        bench.main(["--eviction", "fifo"])
