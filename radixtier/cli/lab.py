@@ -27,6 +27,8 @@ def main(argv: Sequence[str]) -> int:
         return command(options)
     except ValueError as error:
         return _refuse(str(error))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:

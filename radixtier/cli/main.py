@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -57,4 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def dispatch(module: str, arguments: Sequence[str]) -> int:
     """Import ``module`` and run its ``main``."""
     run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
-    return run(arguments)
+    try:
+        return run(arguments)
+    except BrokenPipeError:
+        # Whoever read the output has enough; nothing more may be flushed into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -67,9 +67,9 @@ class Setup:
         return asdict(self)
 
     def make_admission(self, block_bytes: int) -> Admission:
-        """Make the admission, under its budget."""
+        """Make the admission, under its budget if there is NVMe."""
         inner = make_admission(self.admission, self.nvme)
-        budget = parse_budget(self.write_budget, self.nvme * block_bytes)
+        budget = parse_budget(self.write_budget, self.nvme * block_bytes) if self.nvme else None
         return inner if budget is None else Budgeted(inner, WriteBudget(budget))
 
 

@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -252,3 +254,9 @@ def test_times_have_three_digits(seconds: float, text: str) -> None:
 
 def test_columns_are_aligned() -> None:
     assert table([("", "a", "bb"), ("name", "100", "")]) == ["        a  bb", "name  100"]
+
+
+def test_whoever_reads_the_output_may_leave(trace: Path) -> None:
+    command = f"{sys.executable} -m radixtier.cli lab run {trace} --hbm 4 --write-budget 1DWPD | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

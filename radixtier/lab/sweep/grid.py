@@ -121,7 +121,7 @@ def grid(
 
 
 def sized(setup: Setup, shape: Shape) -> Setup:
-    """Return the setup with these sizes; without NVMe there is no write budget, which may go by its size."""
+    """Return the setup with these sizes; without NVMe all write budgets are one."""
     hbm, dram, nvme = shape
     return replace(setup, hbm=hbm, dram=dram, nvme=nvme, write_budget=setup.write_budget if nvme else "none")
 
