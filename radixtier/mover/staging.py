@@ -3,7 +3,7 @@
 Owns nothing but when it last looked. While pages are in HBM their frames are the first that DRAM gives up, so that
 the two tiers hold different pages. The price is paid here: when HBM gets full, the pages that it will evict next and
 that DRAM does not have are copied down once more, behind their old handles. The law: of the coldest :data:`SHARE` of
-HBM, but at least two prefill chunks and at most half of the frames that no request holds, :data:`STEP_BYTES` per step.
+HBM, but at least two prefill chunks and at most the frames that no request holds, :data:`STEP_BYTES` per step.
 Which pages HBM evicts next is SGLang's choice; the order of last use is our guess of it, and a wrong guess costs a
 read from NVMe. A node that is being copied cannot be evicted, so at least half of what HBM could free is left alone.
 Scheduler thread only.
@@ -19,6 +19,9 @@ from radixtier.tree.residency import HBM, Pages
 
 SHARE = 8
 """One page of HBM in so many is kept copied, from the cold end."""
+
+SPARE_SHARE = 8
+"""One frame in so many is left to backups."""
 
 STEP_BYTES = 128 << 20
 """Bytes copied in one step: some milliseconds of a PCIe link, beside the running batch."""
@@ -67,7 +70,7 @@ class Staging:
         self._mover = mover
         self._hbm = hbm
         self._clock = clock
-        self._margin = min(max(capacity // SHARE, 2 * chunk), capacity // 2)
+        self._margin = min(max(capacity // SHARE, 2 * chunk), capacity // 2, mover.table.n_frames // 2)
         self._step_pages = max(1, STEP_BYTES // max(1, mover.page_bytes))
         self._again_at = 0.0
 
@@ -82,7 +85,7 @@ class Staging:
         left = most = min(self._step_pages, most)
         # HBM loses whole nodes, so whole runs are copied; but never so many pages that what was copied has to make room
         # for what is: that would go on for ever.
-        most_kept = (table.n_frames - table.held) // 2
+        most_kept = max(0, table.n_frames - table.n_frames // SPARE_SHARE - table.held)
         for run in mover.tree.leaving_hbm(min(self._margin, most_kept) - free, SCAN_RUNS):
             there = mover.tree.pages_of(run)
             there = there[table.marked(there, HBM)]
