@@ -264,7 +264,7 @@ class World:
 
     def left_hbm(self, pages: Pages) -> None:
         self.hbm -= set(pages.tolist())
-        self.mover.tree.left_hbm(pages)
+        self.mover.left_hbm(pages)
 
     # ---- requests -----------------------------------------------------------------------------------
 

@@ -209,6 +209,21 @@ def test_the_policy_hears_of_what_is_forgotten_and_had_been_written() -> None:
     assert sorted(policy.evictions) == sorted(keys) and set(policy.left) > set(keys)
 
 
+def test_what_hbm_still_has_is_not_gone_until_it_leaves_there() -> None:
+    world, policy = world_of(lambda c: REJECT if c.pages == 4 else ADMIT, frames=8)
+    a = world.add(4)
+    world.came_to_hbm(a)
+    world.settle()
+    keys = world.table.key[a, 0].tolist()
+    for _ in range(2):
+        world.add(3)
+        world.settle()
+    assert world.states(a).count(LOST) >= 2 and policy.left == []
+    lost = [key for key, state in zip(keys, world.states(a), strict=True) if state == LOST]
+    world.left_hbm(a)
+    assert sorted(policy.left) == sorted(lost)
+
+
 def test_a_parked_page_in_use_keeps_its_frame() -> None:
     world, _ = world_of(lambda candidate: REJECT, frames=8)
     a, b = world.add(4), world.add(4)

@@ -6,10 +6,12 @@ Owns its flags and the text of its report; exit status 1 when more tokens differ
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from radixtier.cli import lab_options as shared
 from radixtier.cli.lab_json import add_json, check_json, show, write_json
+from radixtier.cli.lab_progress import Bar, guess
 from radixtier.cli.lab_report import table
 from radixtier.cli.lab_sizes import add_server, setup
 from radixtier.lab.timed.clock import Clock
@@ -55,49 +57,89 @@ def main(options: argparse.Namespace) -> int:
     check_json(options)
     clock = Clock()
     cache = make_cache(server, trace.block_tokens, CHUNK_TOKENS, shared.rates(options), clock, LAW)
-    pairs = list(retrace(trace.requests(), trace.nodes, cache, clock))
-    if not pairs:
+    found = Comparison(keep_all=options.json is not None)
+    bar = Bar(guess(options.traces[0]))
+    try:
+        for pair in retrace(trace.requests(), trace.nodes, cache, clock):
+            found.add(pair)
+            bar(found.requests)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    finally:
+        bar.clear()
+    if not found.requests and not found.interrupted:
         raise BadValue(
             f"{options.traces[0]}: it does not say what a server found", "Record one with --radix-tier-record FILE"
         )
-    summary = summed(pairs)
-    write_json(options, {**summary, "pairs": [_row(pair) for pair in pairs]})
-    show(options, lines(pairs, summary))
-    return 0 if summary["tokens_apart"] <= options.allow * max(1, summary["tokens_found"]) else 1
+    write_json(options, found.as_dict())
+    show(options, lines(found, trace.skipped))
+    if found.interrupted:
+        return 130
+    return 0 if found.tokens_apart <= options.allow * max(1, found.tokens_found) else 1
 
 
-def summed(pairs: list[Pair]) -> dict[str, Any]:
-    """Sum up."""
-    apart = sum(max(sum(max(0, s - b) for s, b in zip(p.server, p.lab, strict=True)),
-                    sum(max(0, b - s) for s, b in zip(p.server, p.lab, strict=True))) for p in pairs)  # fmt: skip
-    return {
-        "requests": len(pairs),
-        "equal": sum(pair.server == pair.lab for pair in pairs),
-        "equal_hbm": sum(pair.server.hbm == pair.lab.hbm for pair in pairs),
-        "equal_total": sum(pair.server.total == pair.lab.total for pair in pairs),
-        "tokens_found": sum(pair.server.total for pair in pairs),
-        "tokens_apart": apart,
-    }
+@dataclass
+class Comparison:
+    """Sums over all requests, and the first that differ."""
+
+    keep_all: bool = False
+    """Keep every pair, for JSON."""
+    requests: int = 0
+    equal: int = 0
+    equal_hbm: int = 0
+    equal_total: int = 0
+    refused: int = 0
+    """For which the lab's HBM had no room."""
+    tokens_found: int = 0
+    """By the server."""
+    tokens_apart: int = 0
+    """Found on another tier in the lab, only by the server, or only in the lab."""
+    differing: int = 0
+    interrupted: bool = False
+    pairs: list[Pair] = field(default_factory=list)
+
+    def add(self, pair: Pair) -> None:
+        """Count a request."""
+        self.requests += 1
+        self.equal += pair.server == pair.lab
+        self.equal_hbm += pair.server.hbm == pair.lab.hbm
+        self.equal_total += pair.server.total == pair.lab.total
+        self.refused += not pair.admitted
+        self.tokens_found += pair.server.total
+        apart = [ours - theirs for ours, theirs in zip(pair.lab, pair.server, strict=True)]
+        self.tokens_apart += max(sum(each for each in apart if each > 0), -sum(each for each in apart if each < 0))
+        self.differing += pair.server != pair.lab
+        if self.keep_all or (pair.server != pair.lab and len(self.pairs) < SHOWN):
+            self.pairs.append(pair)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        sums = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("keep_all", "pairs")}
+        return {**sums, "pairs": [_row(pair) for pair in self.pairs]}
 
 
 def _row(pair: Pair) -> dict[str, Any]:
     return {**pair._asdict(), "server": pair.server._asdict(), "lab": pair.lab._asdict()}
 
 
-def lines(pairs: list[Pair], summary: dict[str, Any]) -> list[str]:
+def lines(found: Comparison, skipped: int) -> list[str]:
     """Tell what came of it."""
-    found = [
-        f"{summary['requests']:,} requests: {summary['equal']:,} equal on every tier, {summary['equal_hbm']:,} in HBM,"
-        f" {summary['equal_total']:,} in all",
-        f"{summary['tokens_found']:,} tokens found by the server, {summary['tokens_apart']:,} of them elsewhere or not"
-        " at all in the lab, or only there",
-    ]
-    differing = [pair for pair in pairs if pair.server != pair.lab]
+    told = [f"INTERRUPTED after {found.requests:,} requests: all figures are of these"] if found.interrupted else []
+    told.append(
+        f"{found.requests:,} requests: {found.equal:,} equal on every tier, {found.equal_hbm:,} in HBM,"
+        f" {found.equal_total:,} in all"
+    )
+    told.append(f"{found.tokens_found:,} tokens found by the server; {found.tokens_apart:,} tokens apart")
+    if found.refused:
+        told.append(f"{found.refused:,} requests had no room in the lab's HBM: are the sizes those of the server?")
+    if skipped:
+        told.append(f"{skipped:,} lines of the recording left out")
+    differing = [pair for pair in found.pairs if pair.server != pair.lab][:SHOWN]
     if differing:
         rows: list[tuple[str, ...]] = [("request", "tokens", "server HBM", "DRAM", "NVMe", "lab HBM", "DRAM", "NVMe")]
-        for pair in differing[:SHOWN]:
+        for pair in differing:
             rows.append(tuple(map(str, (pair.number, pair.input_tokens, *pair.server, *pair.lab))))
-        found += table(rows)
-    if len(differing) > SHOWN:
-        found.append(f"and {len(differing) - SHOWN:,} more")
-    return found
+        told += table(rows)
+    if found.differing > len(differing):
+        told.append(f"and {found.differing - len(differing):,} more")
+    return told

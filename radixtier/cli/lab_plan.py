@@ -23,7 +23,7 @@ from radixtier.cli.lab_jobs import (
     tell,
     tell_failures,
 )
-from radixtier.cli.lab_json import write_json
+from radixtier.cli.lab_json import check_json, write_json
 from radixtier.cli.lab_sweep import named
 from radixtier.lab.plots.front import front_figure
 from radixtier.lab.setup import Setup
@@ -102,6 +102,7 @@ def plan(options: argparse.Namespace) -> int:
         kv_bytes_per_token=geometry.bytes_per_token,
         **_policies(options, trace),
     )
+    check_json(options)
     interrupted = False
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from radixtier.cli.lab_jobs import (
     tell,
     tell_failures,
 )
-from radixtier.cli.lab_json import write_json
+from radixtier.cli.lab_json import check_json, write_json
 from radixtier.lab.plots.sweep import hit_ratios, ttfts, writes
 from radixtier.lab.rates import Rates
 from radixtier.lab.setup import ORACLE, Setup
@@ -91,6 +91,7 @@ def sweep(options: argparse.Namespace) -> int:
         raise BadValue("--resume: from where", "Give --out, the directory of the sweep that was stopped")
     traces = named(options.traces, lab_options.traces(options))
     cells = lay_out(options, traces)
+    check_json(options)
     results = None
     if options.out is not None:
         results = Results(options.out, _about(options, traces, rates), resume=options.resume)

@@ -16,6 +16,7 @@ from radixtier.cli.lab_json import add_json, check_json, show, write_json
 from radixtier.cli.lab_progress import Bar, guess
 from radixtier.cli.lab_report import DIRECTIONS, duration, table
 from radixtier.cli.lab_sizes import add_server, setup
+from radixtier.lab.setup import Setup
 from radixtier.lab.timed.run import CHUNK_TOKENS, TimedReport, run_timed
 from radixtier.units import BadValue, format_bytes
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 EXPLANATION = """\
 Below HBM this runs what the server runs: mover, promotions, waiting room, predicted returns, write-behind. SGLang's
-tree and scheduler are modelled; radixtier/lab/timed/server.py says how. Blocks that are not whole are no pages here,
-so that hits are a little below those of `radixtier lab run`, which counts them.
+tree and scheduler are modelled; radixtier/lab/timed/server.py says how. Hits are below those of `radixtier lab run`:
+running requests take room in HBM, whole nodes leave it, blocks that are not whole are no pages, and a request that has
+waited in the queue finds what is left then.
 """
 
 
@@ -73,19 +75,22 @@ def main(options: argparse.Namespace) -> int:
         bar.clear()
     about = {"trace": options.traces[0].name, "block_tokens": trace.block_tokens, "rates": asdict(rates)}
     write_json(options, {**about, **server.as_dict(), **report.as_dict()})
-    show(options, lines(report))
+    show(options, lines(report, server))
     if report.interrupted:
         print(f"radixtier lab: interrupted after {report.requests} requests", file=sys.stderr)
         return 130
     return 0
 
 
-def lines(report: TimedReport) -> list[str]:
-    """Tell a report."""
-    found = []
+def lines(report: TimedReport, server: Setup) -> list[str]:
+    """Tell a report of a server."""
+    found = [f"eviction {server.eviction}, admission {server.admission}, write budget {server.write_budget}"]
+    found[0] += f"; {server.hbm:,} / {server.dram:,} / {server.nvme:,} blocks in HBM / DRAM / NVMe"
+    if report.skipped:
+        found.append(f"{report.skipped:,} lines left out")
     if report.interrupted:
         found.append(f"INTERRUPTED after {report.requests:,} requests: all figures are of these")
-    total = max(1, report.input_tokens)
+    prompts = report.input_tokens
     found.append(
         f"{report.requests:,} requests in {duration(report.seconds)}, server busy {report.busy_s / report.seconds:.0%},"
         f" drive {report.drive_busy_s / report.seconds:.0%}"
@@ -95,9 +100,9 @@ def lines(report: TimedReport) -> list[str]:
     if report.refused:
         found.append(f"{report.refused:,} of them refused: HBM is too small for them")
     rows: list[tuple[str, ...]] = [("tokens found", "HBM", "DRAM", "NVMe", "nowhere")]
-    tiers = (report.hbm, report.dram, report.nvme, total - report.hbm - report.dram - report.nvme)
+    tiers = (report.hbm, report.dram, report.nvme, prompts - report.hbm - report.dram - report.nvme)
     rows.append(("", *(f"{tokens:,}" for tokens in tiers)))
-    rows.append(("share", *(f"{tokens / total:.4f}" for tokens in tiers)))
+    rows.append(("share", *(f"{tokens / max(1, prompts):.4f}" for tokens in tiers)))
     found += table(rows)
     rows = [("", "mean", "p50", "p95", "p99")]
     for name, spread in (("TTFT", report.ttft), ("queue", report.queue)):

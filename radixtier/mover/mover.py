@@ -227,6 +227,11 @@ class Mover:
         table.begin_copy(pages[~lost])
         return pages
 
+    def left_hbm(self, pages: Pages) -> None:
+        """HBM does not have pages any more; those that are lost below it are nowhere now."""
+        self.tree.left_hbm(pages)
+        self.parking.nowhere(pages[self.table.state[pages] == State.LOST])
+
     # ---- write-behind -------------------------------------------------------------------------------
 
     def write_behind(self, piece: Piece) -> None:

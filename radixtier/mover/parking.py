@@ -15,7 +15,7 @@ import numpy as np
 
 from radixtier.mover.stats import MoverStats
 from radixtier.policy.admission import Admission, Candidate, Verdict
-from radixtier.tree.residency import NONE, PARKED, Flags, Pages
+from radixtier.tree.residency import HBM, NONE, PARKED, Flags, Pages
 from radixtier.tree.tiertree import TierTree
 from radixtier.tree.writequeue import Piece
 
@@ -197,6 +197,11 @@ class Parking:
         """Pages of runs are about to leave the last tier below HBM that has them."""
         for number in self._tree.runs_of(pages) if self._parked else ():
             self._leave(number, pages)
+        # What HBM has still may be copied down again: that is no proof that anybody wanted it.
+        self.nowhere(pages[~self._table.marked(pages, HBM)])
+
+    def nowhere(self, pages: Pages) -> None:
+        """No tier has pages any more."""
         if len(pages):
             self.admission.gone(self._table.key[pages, 0], self._clock())
 

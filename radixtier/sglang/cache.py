@@ -500,7 +500,7 @@ class RadixTierCache(UnifiedRadixCache):
     def _lost(self, pages: Pages) -> Flags:
         lost: Flags = self.mover.table.state[pages] == State.LOST
         self.explain.copied_again(self._inserting, pages[lost])
-        self.mover.parking.computed(pages[lost])
+        self.mover.parking.computed(pages[lost & ~self.mover.table.marked(pages, HBM)])
         return lost
 
     @property
@@ -552,7 +552,7 @@ class RadixTierCache(UnifiedRadixCache):
         pages = None if self._mover is None else self._pages_of_node(node_id)
         result = super()._evict_device_leaf(node_id, tracker)
         if pages is not None:
-            self.mover.tree.left_hbm(pages)
+            self.mover.left_hbm(pages)
         elif self._mover is not None:  # Nobody will ever back this node up.
             self._ended.pop(node_id, None)
             self.explain.gone(node_id)

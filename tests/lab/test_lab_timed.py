@@ -112,6 +112,23 @@ def test_without_a_tier_what_leaves_hbm_is_computed_again() -> None:
     assert report.bytes == {"hbm_to_dram": 0, "dram_to_hbm": 0}
 
 
+def test_time_begins_with_the_trace() -> None:
+    load = Load()
+    load.turn(1.7e9, 1, 10)
+    load.turn(1.7e9 + 10, 1, 1)
+    report = serve(load, Setup(100, 50, 100, kv_bytes_per_token=KV))
+    assert report.hbm == 640 and report.seconds < 11
+
+
+def test_what_was_used_once_is_not_written_under_second_hit_however_it_moves() -> None:
+    """HBM loses pages that DRAM gave up while they were in HBM: copying them down again is no second use."""
+    load = Load()
+    for session in range(40):
+        load.turn(20.0 * session, session, 10)
+    report = serve(load, Setup(64, 40, 600, kv_bytes_per_token=KV, admission="second-hit"))
+    assert report.bytes["dram_to_nvme"] == 0 and report.bytes["hbm_to_dram"] > 0
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     turns=st.lists(
@@ -187,6 +204,8 @@ def test_a_recording_is_compared_request_by_request(recording: Path, capsys: pyt
     assert main(["compare", str(recording), "--json", "-"]) == 1
     pairs = json.loads(capsys.readouterr().out)
     assert (pairs["equal"], pairs["equal_total"], pairs["tokens_apart"]) == (1, 2, 64)
+    assert main(["compare", str(recording), "--hbm", "4"]) == 1
+    assert "2 requests had no room" in capsys.readouterr().out
 
 
 def test_the_timed_report_on_the_screen_and_as_json(

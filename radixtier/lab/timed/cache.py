@@ -152,7 +152,7 @@ class TimedCache:
 
     def _left_hbm(self, node: Node) -> None:
         if self.mover is not None and node.pages is not None:
-            self.mover.tree.left_hbm(node.pages)
+            self.mover.left_hbm(node.pages)
         else:
             self._ended.pop(node.number, None)
 
@@ -259,6 +259,11 @@ class TimedCache:
         if waiting is not None:
             waiting.expired = waiting.admissible = True
         turn.expired = True
+
+    def leave(self, turn: Turn) -> None:
+        """A request is gone: nothing is held for it any more."""
+        if self.mover is not None:
+            self.waiting.leave(turn.number)
 
     def _load(self, turn: Turn, node: Node) -> bool:
         """Load a path from DRAM to HBM, all of it or nothing."""
@@ -459,7 +464,7 @@ class TimedCache:
     def _lost(self, pages: Pages) -> Flags:
         assert self.mover is not None
         lost: Flags = self.mover.table.state[pages] == State.LOST
-        self.mover.parking.computed(pages[lost])
+        self.mover.parking.computed(pages[lost & ~self.mover.table.marked(pages, HBM)])
         return lost
 
     def copy_down(self, run: int, pages: Pages) -> int:

@@ -16,6 +16,9 @@ import numpy as np
 
 from radixtier.tree.residency import Pages
 
+SLACK = 1024
+"""Stale entries of a heap that are let be."""
+
 
 class Node:
     """A stretch of a path."""
@@ -89,9 +92,15 @@ class RadixTree:
         if node.parent is None:
             return
         if self._device_leaf(node):
-            heapq.heappush(self._device, (node.used, node.number))
+            self._enter(self._device, node)
         elif self._host_leaf(node):
-            heapq.heappush(self._host, (node.used, node.number))
+            self._enter(self._host, node)
+
+    def _enter(self, heap: list[tuple[int, int]], node: Node) -> None:
+        if len(heap) > 4 * len(self.nodes) + SLACK:
+            fresh = {entry for entry in heap if entry[1] in self.nodes and self.nodes[entry[1]].used == entry[0]}
+            heap[:] = sorted(fresh)
+        heapq.heappush(heap, (node.used, node.number))
 
     def _device_leaf(self, node: Node) -> bool:
         return node.hbm and not node.lock and not any(child.hbm for child in node.children.values())

@@ -52,6 +52,8 @@ class Pair(NamedTuple):
     input_tokens: int
     server: Found
     lab: Found
+    admitted: bool
+    """Whether the lab had room for it in HBM."""
 
 
 def retrace(requests: Iterable[Request], nodes: Nodes, cache: TimedCache, clock: Clock) -> Iterator[Pair]:
@@ -60,6 +62,8 @@ def retrace(requests: Iterable[Request], nodes: Nodes, cache: TimedCache, clock:
     for number, request in enumerate(requests):
         if request.served is None:
             continue
+        # Before the first, there is nothing to look at.
+        clock.now = clock.now if number or events else max(clock.now, request.time)
         yield from _until(request.time, events, cache, clock)
         turn = Turn.of(number, request, nodes, cache.page_tokens)
         _look(cache, clock, request.time)
@@ -78,7 +82,7 @@ def _until(
             _admit(turn, cache, clock)
             yield Pair(
                 number, turn.input_tokens, Found(served.hbm, served.dram, served.nvme),
-                Found(turn.hbm, turn.dram, turn.nvme),
+                Found(turn.hbm, turn.dram, turn.nvme), turn.locked is not None,
             )  # fmt: skip
             ended = when if served.ended is None else max(when, served.ended)
             heapq.heappush(events, (ended, 1, number, turn, served))
@@ -97,6 +101,7 @@ def _admit(turn: Turn, cache: TimedCache, clock: Clock) -> None:
         cache.give_up_waiting(turn)
         cache.admit(turn, 0)
     if turn.locked is None:
+        cache.leave(turn)
         return
     cache.extend(turn, turn.input_tokens)
     cache.loaded(turn)

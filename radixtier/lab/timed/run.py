@@ -5,6 +5,7 @@ Owns the report. Tokens, bytes and seconds. One thread.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class TimedReport:
     waited_s: float = 0.0
     """Of all of them."""
     seconds: float = 0.0
-    """Of virtual time."""
+    """From the first arrival to the last answer."""
     busy_s: float = 0.0
     """Of them, of prefill and decode."""
     drive_busy_s: float = 0.0
@@ -170,17 +171,18 @@ def run_timed(
     """
     clock = Clock()
     chunk_tokens = max(chunk_tokens, trace.block_tokens)
+    report = TimedReport()
+    source = (ClosedLoop if closed_loop else Source)(_turns(trace, stretch))
+    clock.now = began = source.next_time if math.isfinite(source.next_time) else 0.0
     cache = make_cache(setup, trace.block_tokens, chunk_tokens, rates, clock)
     server = TimedServer(cache, clock, rates, chunk_tokens)
-    report = TimedReport()
     try:
-        source = (ClosedLoop if closed_loop else Source)(_turns(trace, stretch))
         for turn in server.serve(source):
             report.add(turn)
             progress(report.requests)
     except KeyboardInterrupt:
         report.interrupted = True
-    report.seconds, report.busy_s, report.skipped = clock.now, server.busy_s, trace.skipped
+    report.seconds, report.busy_s, report.skipped = clock.now - began, server.busy_s, trace.skipped
     report.bytes = {"hbm_to_dram": cache.bytes_down, "dram_to_hbm": cache.bytes_up}
     if cache.drive is not None:
         report.drive_busy_s = cache.drive.busy_s

@@ -259,13 +259,15 @@ class _Stretch:
 
 
 def _start(flight: _Flight, hit: Any, time: float) -> None:
+    if flight.started is not None:
+        # Admitted again after a retraction: it finds what it has written of its answer, too.
+        return
     if not isinstance(hit, list) or len(hit) != 3:
         raise Unusable(f"hit {shown(hit)} is no list of three")
     hbm, dram, nvme = (whole(tokens, "hit") for tokens in hit)
     if hbm + dram + nvme > flight.tokens:
         raise Unusable(f"hit {hit} is more than the {flight.tokens} tokens of the prompt")
-    if flight.started is None:
-        flight.started, flight.hit = time, (hbm, dram, nvme)
+    flight.started, flight.hit = time, (hbm, dram, nvme)
 
 
 def _key(text: Any) -> int:
