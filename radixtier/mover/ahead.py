@@ -218,9 +218,9 @@ class Ahead:
         return np.concatenate(parts) if parts else NO_PAGES
 
     def _use_idle(self) -> None:
-        if not self._promotions.idle or not self._tree.cold:
-            return
         room = self._promotions.spare_frames
+        if not room or not self._promotions.idle or not self._tree.cold:
+            return
         for run in list(islice(reversed(self._tree.cold), IDLE_RUNS)):
             pages = self.path_pages(run)
             cold = int(self._tree.table.only_on_nvme(pages).sum())
