@@ -37,7 +37,7 @@ from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
-from radixtier.mover.sparing import spared
+from radixtier.mover.sparing import EVICT_SHARE, spared
 from radixtier.mover.staging import Staging
 from radixtier.mover.waiting import Path
 from radixtier.mover.waiting_room import WaitingRoom
@@ -71,9 +71,6 @@ REQUESTS_REMEMBERED = 65536
 
 ENDS_REMEMBERED = 4096
 """Turns whose last pages are not backed up yet."""
-
-EVICT_SHARE = 64
-"""SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
 
 
 class RadixTierCache(UnifiedRadixCache):

@@ -20,7 +20,7 @@ from radixtier.lab.timed.radix import Node, RadixTree
 from radixtier.lab.timed.turn import Turn
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
-from radixtier.mover.sparing import spared
+from radixtier.mover.sparing import EVICT_SHARE, spared
 from radixtier.mover.staging import Staging
 from radixtier.mover.waiting import Path, Waiting
 from radixtier.mover.waiting_room import BY_COST, WaitingRoom
@@ -31,9 +31,6 @@ from radixtier.policy.prefill import PrefillCost
 from radixtier.tree.residency import HBM, NO_PAGES, NONE, Flags, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree
 from radixtier.tree.writequeue import Piece
-
-EVICT_SHARE = 64
-"""At least one handle in so many is forgotten at once, as on the server."""
 
 LEAST_LOAD = 10
 """Tokens below which SGLang loads nothing from DRAM: it computes them again."""
