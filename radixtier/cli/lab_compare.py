@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from radixtier.cli import lab_options as shared
 from radixtier.cli.lab_json import add_json, check_json, show, write_json
@@ -19,9 +19,6 @@ from radixtier.lab.timed.retrace import LAW, Pair, retrace
 from radixtier.lab.timed.run import CHUNK_TOKENS, make_cache
 from radixtier.units import BadValue
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 EXPLANATION = """\
 A recording (--radix-tier-record) says what the server found for each request. The cache of `radixtier lab timed` is
 asked at the same moments. They may differ where the server held something before the recording began, or was flushed,
@@ -31,16 +28,10 @@ and where a read or a write ended within moments of a decision.
 SHOWN = 20
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """Add the subcommand."""
     summary = "check the lab against what a server recorded, request by request"
-    command = commands.add_parser(
-        "compare",
-        help=summary,
-        description=summary,
-        epilog=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = shared.add_command(commands, "compare", summary, EXPLANATION)
     add_server(command)
     allowed = "share of the tokens found that may differ (default %(default)s)"
     command.add_argument("--allow", type=float, default=0.05, metavar="SHARE", help=allowed)

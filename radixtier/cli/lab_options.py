@@ -15,7 +15,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radixtier.lab.future import NextUseOracle
 from radixtier.lab.geometry import PRESETS, Geometry, preset
@@ -45,6 +45,21 @@ MOST_RANKS = 1024
 SIZE_FORMS = "5000 (blocks of the trace), 2Mtok (tokens) or 40GB, 40GiB (bytes)"
 
 _PER_SECOND = re.compile(r"\s*/\s*s\s*$", re.ASCII | re.IGNORECASE)
+
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_command(commands: Commands, name: str, summary: str, explanation: str) -> argparse.ArgumentParser:
+    """Add the parser of a subcommand: what it does in one line, and what is to be known besides."""
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=explanation,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 # ---- traces -----------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import argparse
 import math
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from radixtier.cli import lab_options
@@ -23,7 +22,7 @@ from radixtier.cli.lab_jobs import (
     tell,
     tell_failures,
 )
-from radixtier.cli.lab_json import check_json, write_json
+from radixtier.cli.lab_json import check_json, show, write_json
 from radixtier.cli.lab_sweep import named
 from radixtier.lab.plots.front import front_figure
 from radixtier.lab.setup import Setup
@@ -51,15 +50,9 @@ written to without a bound wear out, and are no longer the cheapest.
 """
 
 
-def add(commands: Any) -> None:
+def add(commands: lab_options.Commands) -> None:
     """Add the parser."""
-    parser = commands.add_parser(
-        "plan",
-        help=SUMMARY,
-        description=SUMMARY,
-        epilog=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = lab_options.add_command(commands, "plan", SUMMARY, EXPLANATION)
     lab_options.add_traces(parser)
     group = parser.add_argument_group("target and sizes")
     target = group.add_mutually_exclusive_group(required=True)
@@ -167,9 +160,8 @@ def _deliver(options: argparse.Namespace, found: Plan, formats: Sequence[str]) -
         return
     write_json(options, _json(options, found))
     rows = front_rows(found, options.currency)
-    if options.json != Path("-"):
-        print("\n".join(lines(found, options.currency, _assumed(options))))
-        print(f"\nSizes that are clearly better than all that is cheaper:\n{as_text(rows)}")
+    front = ["", "Sizes that are clearly better than all that is cheaper:", as_text(rows)]
+    show(options, [*lines(found, options.currency, _assumed(options)), *front])
     if options.out is None:
         return
     (options.out / "front.md").write_text(as_markdown(rows) + "\n", encoding="utf-8")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from radixtier.cli import lab_options as shared
 from radixtier.cli.lab_json import add_json, check_json, show, write_json
@@ -21,9 +20,6 @@ from radixtier.lab.setup import run
 from radixtier.policy.wear import Endurance
 from radixtier.units import BadValue, Unit, parse_size
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 EXPLANATION = """\
 HBM is SGLang's own LRU. A block in HBM takes no DRAM; with --mirror it does, as with stock write-through. Times to the
 first token are those of a machine that prefills one prompt at a time; radixtier/lab/timing.py says where that is wrong.
@@ -31,16 +27,10 @@ A trace recorded by a server brings the sizes and policies of that server, which
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """Add the subcommand."""
     summary = "replay a trace: hits, bytes moved, wear, and times to the first token"
-    command = commands.add_parser(
-        "run",
-        help=summary,
-        description=summary,
-        epilog=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = shared.add_command(commands, "run", summary, EXPLANATION)
     add_server(command)
     drive = command.add_argument_group("drive, for its wear")
     drive.add_argument("--drive-bytes", metavar="SIZE", help="capacity, all drives together (default: that of --nvme)")

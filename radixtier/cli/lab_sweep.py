@@ -26,7 +26,7 @@ from radixtier.cli.lab_jobs import (
     tell,
     tell_failures,
 )
-from radixtier.cli.lab_json import check_json, write_json
+from radixtier.cli.lab_json import check_json, show, write_json
 from radixtier.lab.plots.sweep import hit_ratios, ttfts, writes
 from radixtier.lab.rates import Rates
 from radixtier.lab.setup import ORACLE, Setup
@@ -53,15 +53,9 @@ Results are written to DIR/{NAME} as they come; --resume goes on where a sweep w
 MOST_CELLS = 100_000
 
 
-def add(commands: Any) -> None:
+def add(commands: lab_options.Commands) -> None:
     """Add the parser."""
-    parser = commands.add_parser(
-        "sweep",
-        help=SUMMARY,
-        description=SUMMARY,
-        epilog=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = lab_options.add_command(commands, "sweep", SUMMARY, EXPLANATION)
     lab_options.add_traces(parser, many=True)
     group = parser.add_argument_group("grid").add_argument
     group("--hbm", required=True, metavar="SIZES", help="in HBM")
@@ -231,8 +225,7 @@ def _deliver(options: argparse.Namespace, outcomes: Sequence[Outcome], formats: 
         return
     rows = table(outcomes)
     write_json(options, [as_dict(each) for each in outcomes])
-    if options.json != Path("-"):
-        print(as_text(rows))
+    show(options, [as_text(rows)])
     if options.out is None:
         return
     (options.out / "table.md").write_text(as_markdown(rows) + "\n", encoding="utf-8")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from radixtier.cli import lab_options as shared
 from radixtier.cli.lab_json import add_json, check_json, show, write_json
@@ -20,9 +19,6 @@ from radixtier.lab.setup import Setup
 from radixtier.lab.timed.run import CHUNK_TOKENS, TimedReport, run_timed
 from radixtier.units import BadValue, format_bytes
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 EXPLANATION = """\
 Below HBM this runs what the server runs: mover, promotions, waiting room, predicted returns, write-behind. SGLang's
 tree and scheduler are modelled; radixtier/lab/timed/server.py says how. Hits are below those of `radixtier lab run`:
@@ -31,16 +27,10 @@ waited in the queue finds what is left then.
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: shared.Commands) -> None:
     """Add the subcommand."""
     summary = "serve a trace in virtual time: waits, promotions, predicted returns, times to the first token"
-    command = commands.add_parser(
-        "timed",
-        help=summary,
-        description=summary,
-        epilog=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = shared.add_command(commands, "timed", summary, EXPLANATION)
     add_server(command)
     load = command.add_argument_group("load")
     load.add_argument(

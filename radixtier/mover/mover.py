@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -32,11 +32,14 @@ from radixtier.mover.writebehind import WriteBehind
 from radixtier.policy.admission import Admission, AdmitAll
 from radixtier.policy.bandwidth import ReadRate
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import COPY, DOOMED, NO_PAGES, NONE, Pages, ResidencyTable, State
+from radixtier.tree.residency import COPY, DOOMED, HBM, NO_PAGES, NONE, Flags, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree, Warmth
 from radixtier.tree.writequeue import Piece
 
 logger = logging.getLogger(__name__)
+
+EVICT_SHARE = 64
+"""SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
 
 HEAT_S = 60.0
 """How often the store learns which paths were used: what a restart brings back first."""
@@ -227,6 +230,25 @@ class Mover:
         table.begin_copy(pages[~lost])
         return pages
 
+    def reached_hbm(self, upwards: Iterable[Pages | None]) -> None:
+        """Learn that HBM has a path, some of which may have been computed that is on NVMe.
+
+        ``upwards`` has the pages of its nodes, the deepest first, None for a node without a backup.
+        """
+        for pages in upwards:
+            if pages is None:
+                continue
+            if self.table.mark[pages[-1]] & HBM:
+                return
+            if self.table.run[pages[-1]] != NONE:
+                self.tree.came_to_hbm(pages)
+
+    def lost_of(self, pages: Pages) -> Flags:
+        """Tell which pages of a path that HBM has are lost below it; those it had not before were computed again."""
+        lost: Flags = self.table.state[pages] == State.LOST
+        self.parking.computed(pages[lost & ~self.table.marked(pages, HBM)])
+        return lost
+
     def left_hbm(self, pages: Pages) -> None:
         """HBM does not have pages any more; those that are lost below it are nowhere now."""
         self.tree.left_hbm(pages)
@@ -243,6 +265,12 @@ class Mover:
     def slots_wanted(self) -> int:
         """Slots that write-behind could not get: only forgetting something gives it room."""
         return self.writes.slots_wanted
+
+    @property
+    def to_forget(self) -> int:
+        """Pages that the tree is to forget at once so that write-behind goes on, 0 for none."""
+        wanted = self.slots_wanted
+        return max(wanted, self.table.n_handles // EVICT_SHARE) if wanted else 0
 
     def used_by_request(self, page: int) -> None:
         """A request uses the path that ends with ``page``: call it once per request."""

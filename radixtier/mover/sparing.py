@@ -13,9 +13,6 @@ from __future__ import annotations
 
 from radixtier.tree.tiertree import TierTree
 
-EVICT_SHARE = 64
-"""SGLang's leaf eviction scans all leaves, so at least 1/64 of the handles goes at once."""
-
 MOST_SPARED = 256
 """Leaves that are passed over in one eviction."""
 

@@ -6,6 +6,7 @@ Owns nothing. Scheduler thread only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from radixtier.mover.promotion import Promotion
 from radixtier.policy.promotion import Plan
@@ -28,6 +29,15 @@ class Path:
         """Look up where pages are now."""
         in_dram = table.in_dram(pages)
         return cls(table.epoch, pages, _leading(in_dram | table.is_cold(pages)), _leading(in_dram))
+
+
+class Cut(NamedTuple):
+    """Where a match ends, since what is behind cannot be delivered."""
+
+    pages: int
+    """Of the path below HBM that are delivered."""
+    final: bool
+    """More will not come for this request."""
 
 
 @dataclass(slots=True)

@@ -15,11 +15,11 @@ import numpy as np
 
 from radixtier.mover.mover import Mover
 from radixtier.mover.promotion import Trigger
-from radixtier.mover.waiting import Path, Waiting
+from radixtier.mover.waiting import Cut, Path, Waiting
 from radixtier.policy.bandwidth import CopyRate
 from radixtier.policy.prefill import PrefillCost
 from radixtier.policy.promotion import LONGEST_S, Ask, Plan, Probe, Why, plan
-from radixtier.tree.residency import NO_PAGES, Pages
+from radixtier.tree.residency import NO_PAGES, Pages, State
 
 BY_COST, ALWAYS, NEVER = "timeout", "wait_complete", "best_effort"
 """What SGLang calls its policies of waiting for storage; the first is its default, and ours is the cost model."""
@@ -75,6 +75,30 @@ class WaitingRoom:
     def get(self, handle: Hashable) -> Waiting | None:
         """Return the record of a request, None without one."""
         return self._waiting.get(handle)
+
+    def cut(self, waiting: Waiting | None, end: int, tokens: int, read: Callable[[], Path]) -> Cut | None:
+        """Say where a match is cut: in front of the first page that cannot be delivered; None for not at all.
+
+        Parameters
+        ----------
+        waiting
+            Record of the request, None without one. Once it may be admitted, only what is in DRAM counts.
+        end
+            Node of SGLang's tree that the match ends with.
+        tokens
+            That it found below HBM.
+        read
+            Looks up where their pages are; not called where that is known.
+        """
+        admissible = waiting if waiting is not None and waiting.admissible else None
+        covered = admissible is None or admissible.covers(end, tokens, self._page_tokens)
+        if covered and not self._mover.table.count[State.LOST]:
+            return None
+        path = read()
+        deliverable = path.known if admissible is None else path.loadable
+        if deliverable == len(path.pages):
+            return None
+        return Cut(deliverable, waiting is not None and (waiting.expired or deliverable == path.known))
 
     @property
     def blocked(self) -> bool:

@@ -37,7 +37,7 @@ from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
-from radixtier.mover.sparing import EVICT_SHARE, spared
+from radixtier.mover.sparing import spared
 from radixtier.mover.staging import Staging
 from radixtier.mover.waiting import Path
 from radixtier.mover.waiting_room import WaitingRoom
@@ -52,7 +52,7 @@ from radixtier.sglang.request import Request
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.stack import STRATEGY, Tiers
 from radixtier.sglang.steering import Steering
-from radixtier.tree.residency import HBM, NO_PAGES, NONE, Flags, Pages, State
+from radixtier.tree.residency import NO_PAGES, NONE, Flags, Pages, State
 from radixtier.tree.writequeue import Piece
 
 logger = logging.getLogger(__name__)
@@ -152,18 +152,12 @@ class RadixTierCache(UnifiedRadixCache):
         if result.host_hit_length == 0:
             return result
         waiting = None if params.req is None else self.waiting.get(params.req.cache_request_handle)
-        admissible = waiting if waiting is not None and waiting.admissible else None
-        end, below = result.best_match_node, result.host_hit_length
-        covered = admissible is None or admissible.covers(end, below, self.page_size)
-        if covered and not self.mover.table.count[State.LOST]:
+        cut = self.waiting.cut(waiting, result.best_match_node, result.host_hit_length, lambda: self._path(result))
+        if cut is None:
             return result
-        path = self._path(result)
-        deliverable = path.known if admissible is None else path.loadable
-        if deliverable == len(path.pages):
-            return result
-        if waiting is not None and (waiting.expired or deliverable == path.known):
+        if cut.final:
             no_retry(params.req)
-        length = result.device_prefix_len + deliverable * self.page_size
+        length = result.device_prefix_len + cut.pages * self.page_size
         return super().match_prefix(replace(params, key=params.key[:length]))
 
     def _see(self, req: Any, prompt_tokens: int, result: MatchResult) -> None:
@@ -296,7 +290,7 @@ class RadixTierCache(UnifiedRadixCache):
         super().checkpoint_into_tree(req, up_to=up_to, **kwargs)
         (path,) = self.tree_core.collect_path_info([req.last_node])
         self.explain.inserted(path, self._inserting)
-        self._came_to_hbm(path)
+        self.mover.reached_hbm(self._pages_of_node(info.node_id) for info in reversed(path))
         self._inserting = None
         if req.finished():
             self.turn_over(req.rid, req.last_node)
@@ -308,17 +302,6 @@ class RadixTierCache(UnifiedRadixCache):
         super().on_release(req, checkpointed=checkpointed)
         if self.recording is not None and not checkpointed and req.finished():
             self.recording.ended(req, 0)
-
-    def _came_to_hbm(self, path: list[Any]) -> None:
-        """Learn that HBM has a path of nodes, root first: some may have been computed that is on NVMe."""
-        for info in reversed(path):
-            pages = self._pages_of_node(info.node_id)
-            if pages is None:
-                continue
-            if self.mover.table.mark[pages[-1]] & HBM:
-                return
-            if self.mover.table.run[pages[-1]] != NONE:
-                self.mover.tree.came_to_hbm(pages)
 
     def turn_over(self, rid: str, node: int) -> None:
         """A request has ended with ``node``: as soon as that is backed up, its session is between two turns."""
@@ -495,9 +478,8 @@ class RadixTierCache(UnifiedRadixCache):
         return result
 
     def _lost(self, pages: Pages) -> Flags:
-        lost: Flags = self.mover.table.state[pages] == State.LOST
+        lost = self.mover.lost_of(pages)
         self.explain.copied_again(self._inserting, pages[lost])
-        self.mover.parking.computed(pages[lost & ~self.mover.table.marked(pages, HBM)])
         return lost
 
     @property
@@ -593,9 +575,8 @@ class RadixTierCache(UnifiedRadixCache):
 
         Not while paths are coming back: the hottest came first, so that the tree takes them for the oldest.
         """
-        mover = self.mover
-        if mover.slots_wanted and self._restoration is None:
-            self._evict_leaves(max(mover.slots_wanted, mover.table.n_handles // EVICT_SHARE))
+        if self._restoration is None and (pages := self.mover.to_forget):
+            self._evict_leaves(pages)
 
     def _evict_leaves(self, pages: int) -> None:
         """Have SGLang's tree forget some leaves below HBM, those that the policy minds least as far as that goes."""

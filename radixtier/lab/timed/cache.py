@@ -20,7 +20,7 @@ from radixtier.lab.timed.radix import Node, RadixTree
 from radixtier.lab.timed.turn import Turn
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
-from radixtier.mover.sparing import EVICT_SHARE, spared
+from radixtier.mover.sparing import spared
 from radixtier.mover.staging import Staging
 from radixtier.mover.waiting import Path, Waiting
 from radixtier.mover.waiting_room import BY_COST, WaitingRoom
@@ -28,7 +28,7 @@ from radixtier.policy.admission import Admission
 from radixtier.policy.bandwidth import CopyRate
 from radixtier.policy.draw import mixed
 from radixtier.policy.prefill import PrefillCost
-from radixtier.tree.residency import HBM, NO_PAGES, NONE, Flags, Pages, ResidencyTable, State
+from radixtier.tree.residency import NO_PAGES, NONE, Flags, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree
 from radixtier.tree.writequeue import Piece
 
@@ -162,19 +162,12 @@ class TimedCache:
         turn.node = node
         if found == in_hbm or self.mover is None:
             return node, in_hbm, found
-        waiting = self.waiting.get(turn.number)
-        admissible = waiting if waiting is not None and waiting.admissible else None
         below = (found - in_hbm) * self.page_tokens
-        covered = admissible is None or admissible.covers(node.number, below, self.page_tokens)
-        if covered and not self.mover.table.count[State.LOST]:
+        cut = self.waiting.cut(self.waiting.get(turn.number), node.number, below, lambda: self._below(node))
+        if cut is None:
             return node, in_hbm, found
-        there = self._below(node)
-        deliverable = there.known if admissible is None else there.loadable
-        if deliverable == len(there.pages):
-            return node, in_hbm, found
-        if waiting is not None and (waiting.expired or deliverable == there.known):
-            turn.expired = True
-        return self.tree.match(path[: in_hbm + deliverable])
+        turn.expired |= cut.final
+        return self.tree.match(path[: in_hbm + cut.pages])
 
     def _below(self, node: Node) -> Path:
         """What the path to a node has below HBM."""
@@ -303,17 +296,13 @@ class TimedCache:
 
     # ---- prefill, decode and the end of a turn ------------------------------------------------------
 
-    def extend(self, turn: Turn, tokens: int) -> bool:
-        """Give a request the pages of HBM for its first ``tokens`` tokens; False where there is no room."""
-        have = turn.inserted + turn.held
-        more = turn.pages_for(tokens) - have
+    def extend(self, turn: Turn, tokens: int) -> None:
+        """Give a request the pages of HBM for its first ``tokens`` tokens, if there is room."""
+        more = max(0, turn.pages_for(tokens) - turn.inserted - turn.held)
         # SGLang asks for one page more than needed.
-        if not self.make_room(max(0, more) + 1) and self.free_pages < more:
-            return False
-        if more > 0:
+        if self.make_room(more + 1) or self.free_pages >= more:
             turn.held += more
             self.held += more
-        return True
 
     def insert(self, turn: Turn, tokens: int, last: bool = False) -> None:
         """Put what was computed into the tree, ``tokens`` from the start; ``last`` when the answer is complete."""
@@ -323,12 +312,13 @@ class TimedCache:
             node, walked = self.tree.insert(turn.path[:pages])
             self._back_up(turn, walked)
             if self.mover is not None and self.mover.table.count[State.LOST]:
-                self._copy_again(node, self._lost)
+                self._copy_again(node, self.mover.lost_of)
             prompt = turn.input_tokens // self.page_tokens
             if last and 0 < prompt < pages:
                 # So that the answer can go without the prompt.
                 self.tree.insert(turn.path[:prompt])
-            self._came_to_hbm(node)
+            if self.mover is not None:
+                self.mover.reached_hbm(each.pages for each in node.up())
         assert node is not None
         self._hand_over(turn, max(pages, turn.inserted))
         self.tree.lock(node)
@@ -364,19 +354,6 @@ class TimedCache:
         if run is not None:
             turn = self._ended.pop(node.number)
             self.ahead.turn_ended(run, turn.session, turn.arrived)
-
-    def _came_to_hbm(self, end: Node) -> None:
-        """Learn that HBM has a path: some may have been computed that is on NVMe."""
-        if self.mover is None:
-            return
-        table = self.mover.table
-        for node in end.up():
-            if node.pages is None:
-                continue
-            if table.mark[node.pages[-1]] & HBM:
-                return
-            if table.run[node.pages[-1]] != NONE:
-                self.mover.tree.came_to_hbm(node.pages)
 
     # ---- backup -------------------------------------------------------------------------------------
 
@@ -458,12 +435,6 @@ class TimedCache:
 
     # ---- from HBM once more -------------------------------------------------------------------------
 
-    def _lost(self, pages: Pages) -> Flags:
-        assert self.mover is not None
-        lost: Flags = self.mover.table.state[pages] == State.LOST
-        self.mover.parking.computed(pages[lost & ~self.mover.table.marked(pages, HBM)])
-        return lost
-
     def copy_down(self, run: int, pages: Pages) -> int:
         """Copy pages of a run that are in HBM to DRAM once more; returns how many are on their way."""
         assert self.mover is not None
@@ -497,8 +468,8 @@ class TimedCache:
         self._reap()
         self.waiting.step()
         mover.tick()
-        if mover.slots_wanted:
-            self._forget(max(mover.slots_wanted, mover.table.n_handles // EVICT_SHARE))
+        if pages := mover.to_forget:
+            self._forget(pages)
         self._staging.step()
         self.ahead.step(idle)
 
