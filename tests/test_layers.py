@@ -27,7 +27,9 @@ LAYERS = (
     {"lab"},
     {"cpu"},
     {"sglang"},
-    {"demo"},
+    {"live"},
+    {"load"},
+    {"demo", "gate"},
     {"cli"},
 )
 """From low to high; a name is a module or package of radixtier, and "" the package itself."""

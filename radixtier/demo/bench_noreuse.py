@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import statistics
@@ -18,17 +17,17 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from radixtier import SGLANG_VERSION
-from radixtier.demo.client import RequestFailed
-from radixtier.demo.model import cache_root, smollm2
-from radixtier.demo.screen import Screen
-from radixtier.demo.server import CPU_FLAGS, Server, ServerFailed
+from radixtier.live.client import RequestFailed
+from radixtier.live.model import cache_root, smollm2
+from radixtier.live.processes import cpu_seconds
+from radixtier.live.screen import Screen
+from radixtier.live.server import CPU_FLAGS, Server, ServerFailed
 
 PROMPT_TOKENS = 512
 PROMPTS = 8
@@ -165,41 +164,25 @@ def _servers(model: Path, screen: Screen) -> Iterator[list[Server]]:
             stack.enter_context(server)
             screen.line(f"starting {name} (importing SGLang takes up to a minute)")
             server.start()
-            stack.callback(_signal, server, signal.SIGCONT)
-            _signal(server, signal.SIGSTOP)
+            server.pause()
             servers.append(server)
         yield servers
 
 
 def _work(server: Server, prompts: Sequence[Sequence[int]]) -> Load:
     """Wake a server, send it a load, and let it sleep again."""
-    _signal(server, signal.SIGCONT)
+    server.resume()
     try:
         server.client.generate(prompts[0][: PAGE_SIZE - 1], 1)
         with ThreadPoolExecutor(CONCURRENT) as pool:
-            begin, cpu = time.perf_counter(), _cpu_seconds(server)
+            begin, cpu = time.perf_counter(), cpu_seconds(server.pid)
             replies = list(pool.map(lambda prompt: server.client.generate(prompt, ANSWER_TOKENS), prompts))
-            seconds, cpu = time.perf_counter() - begin, _cpu_seconds(server) - cpu
+            seconds, cpu = time.perf_counter() - begin, cpu_seconds(server.pid) - cpu
     except (RequestFailed, OSError) as error:
         raise server.failure(f"failed a request ({error})") from error
     finally:
-        _signal(server, signal.SIGSTOP)
+        server.pause()
     if any(reply.cached for reply in replies):
         raise RuntimeError(f"{server.name} reused tokens of prompts that share none: this is no measurement")
     tokens = sum(reply.prompt_tokens + len(reply.output_ids) for reply in replies)
     return Load(tokens / seconds, tokens / cpu)
-
-
-def _cpu_seconds(server: Server) -> float:
-    """CPU time of all processes of a server's process group so far."""
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # a process that ended meanwhile
-            group, user, system = itemgetter(2, 11, 12)(stat.read_text().rpartition(")")[2].split())
-            ticks += (int(user) + int(system)) if int(group) == server.pid else 0
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _signal(server: Server, number: signal.Signals) -> None:
-    if server.running():
-        os.killpg(server.pid, number)

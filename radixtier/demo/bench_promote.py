@@ -22,14 +22,14 @@ from typing import Any
 from radixtier import SGLANG_VERSION, __version__
 from radixtier.control.client import ControlError
 from radixtier.demo import promote_overlap, promote_return, promote_slow
-from radixtier.demo.client import RequestFailed
-from radixtier.demo.model import cache_root, make_tiny_model, smollm2
 from radixtier.demo.promote_overlap import OverlapPlan
 from radixtier.demo.promote_return import ReturnPlan
 from radixtier.demo.promote_rig import Rig
 from radixtier.demo.promote_slow import SlowPlan
-from radixtier.demo.screen import Screen
-from radixtier.demo.server import ServerFailed
+from radixtier.live.client import RequestFailed
+from radixtier.live.model import cache_root, make_tiny_model, smollm2
+from radixtier.live.screen import Screen
+from radixtier.live.server import ServerFailed
 
 PARTS = ("slow", "return", "overlap")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from radixtier.demo.client import Client, Message, Reply
 from radixtier.demo.plan import PROBE_GROUPS, Plan, Probe, probe_order, turn_order
-from radixtier.demo.text import instructions, journal, question
+from radixtier.live.client import Client, Message, Reply
+from radixtier.live.text import instructions, journal, question
 
 TIERS = ("hbm", "dram", "nvme")
 

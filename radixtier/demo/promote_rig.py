@@ -18,11 +18,11 @@ from typing import Any
 
 from radixtier.control.address import Address
 from radixtier.control.client import ControlClient
-from radixtier.demo.client import Client, Reply
 from radixtier.demo.plan import PAGE_SIZE
-from radixtier.demo.screen import Screen
-from radixtier.demo.server import CPU_FLAGS, Server
 from radixtier.io.live_faults import CHECK_S, VARIABLE
+from radixtier.live.client import Client, Reply
+from radixtier.live.screen import Screen
+from radixtier.live.server import CPU_FLAGS, Server
 
 SEEN_S = 3 * CHECK_S
 """After which a server has seen new faults, seconds."""

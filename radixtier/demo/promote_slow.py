@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from radixtier.demo.client import Client
 from radixtier.demo.promote_rig import Explained, Rig, Sizes, Tiered, percentile, served, where
+from radixtier.live.client import Client
 
 TARGET = 1.10
 """Most that p95 of the time to first token may be, over that without the tier."""

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from radixtier import __version__
-from radixtier.demo.client import Client, Reply, RequestFailed
-from radixtier.demo.model import ANSWER, QUESTION, cache_root, smollm2
 from radixtier.demo.plan import FULL, PAGE_SIZE, QUICK, Plan
 from radixtier.demo.play import ProbeResult, Turn, ask, play_chats, play_probes, replay, served_by, warm_up
 from radixtier.demo.report import Result, build_result, passed, summary, table
-from radixtier.demo.screen import Screen
-from radixtier.demo.server import CPU_FLAGS, Server, ServerFailed
+from radixtier.live.client import Client, Reply, RequestFailed
+from radixtier.live.model import ANSWER, QUESTION, cache_root, smollm2
+from radixtier.live.screen import Screen
+from radixtier.live.server import CPU_FLAGS, Server, ServerFailed
 from radixtier.machine import file_system_type, free_disk_bytes
 from radixtier.units import format_bytes
 
@@ -244,8 +244,7 @@ def _run_directory(store_bytes: int) -> Path:
     root = root.resolve()
     if (kind := file_system_type(str(root))) in _MEMORY_FILESYSTEMS:
         raise DemoFailed(
-            f"{root} is on {kind}, which is memory and not a disk: "
-            "set RADIXTIER_CACHE to a directory on a disk"
+            f"{root} is on {kind}, which is memory and not a disk: set RADIXTIER_CACHE to a directory on a disk"
         )
     free = free_disk_bytes(str(root))
     if free < store_bytes + DISK_RESERVE:

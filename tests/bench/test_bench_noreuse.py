@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from radixtier.demo import bench_noreuse
-from radixtier.demo.client import Reply
+from radixtier.live.client import Reply
 
 
 class FakeServer:
@@ -25,8 +25,11 @@ class FakeServer:
         self.cached = cached
         self.prompts: list[tuple[int, ...]] = []
 
-    def running(self) -> bool:
-        return False
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
 
     def generate(self, prompt: Sequence[int], max_tokens: int) -> Reply:
         self.prompts.append(tuple(prompt))
@@ -41,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, servers: list[FakeServe
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 1000}))
     seconds = count(1)
     monkeypatch.setattr(bench_noreuse, "_servers", no_servers)
-    monkeypatch.setattr(bench_noreuse, "_cpu_seconds", lambda _: float(next(seconds)))
+    monkeypatch.setattr(bench_noreuse, "cpu_seconds", lambda _: float(next(seconds)))
     monkeypatch.setattr(bench_noreuse.signal, "signal", lambda *_: None)
     return bench_noreuse.main(["--quick", "--model", str(tmp_path), "--json", str(tmp_path / "out.json")])
 

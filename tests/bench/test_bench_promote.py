@@ -14,12 +14,12 @@ import pytest
 
 from radixtier.demo import bench_promote, promote_overlap, promote_return, promote_slow
 from radixtier.demo.bench_promote import Plan
-from radixtier.demo.client import Reply
 from radixtier.demo.promote_overlap import Alone, OverlapPlan, Together
 from radixtier.demo.promote_return import ReturnPlan
 from radixtier.demo.promote_rig import Explained, Rig, Sizes, percentile, where
 from radixtier.demo.promote_slow import SlowPlan
-from radixtier.demo.screen import Screen
+from radixtier.live.client import Reply
+from radixtier.live.screen import Screen
 
 PLAN = Plan(
     SlowPlan(factors=(10, 100), conversations=3, prompt_tokens=96, fast_rounds=1, slow_rounds=2),

@@ -70,9 +70,7 @@ def test_the_configuration_reaches_the_scheduler(model: str, tmp_path: Path) -> 
     assert config.nvme_path == (str(tmp_path),)
 
 
-def test_a_control_endpoint_that_others_could_reach_needs_a_key(
-    capsys: pytest.CaptureFixture[str], model: str
-) -> None:
+def test_a_control_endpoint_that_others_could_reach_needs_a_key(capsys: pytest.CaptureFixture[str], model: str) -> None:
     (line,) = refused(capsys, model, "--enable-radix-tier", *SIZES, "--radix-tier-control", "0.0.0.0:9000")
     assert line.startswith("--radix-tier-control 0.0.0.0:9000: ") and "no key is set" in line
     view = resolved(model, *SIZES, "--radix-tier-control", "0.0.0.0:9000", "--api-key", "secret")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from radixtier.demo.client import Reply
 from radixtier.demo.plan import FULL, PROBE_GROUPS, QUICK, Plan, probe_order, turn_order
 from radixtier.demo.play import ProbeResult, Turn, prefix_tokens, served_by
 from radixtier.demo.report import build_result, passed, summary, table
-from radixtier.demo.text import instructions, question
+from radixtier.live.client import Reply
+from radixtier.live.text import instructions, question
 
 PLANS = pytest.mark.parametrize("plan", [QUICK, FULL], ids=["quick", "full"])
 

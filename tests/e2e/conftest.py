@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from e2e_rig import DRAM, HBM, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered
 
-from radixtier.demo.client import Client
-from radixtier.demo.server import CPU_FLAGS, Server
-from radixtier.demo.tiny import make_tiny_model
 from radixtier.lab.traces.opening import open_trace
+from radixtier.live.client import Client
+from radixtier.live.server import CPU_FLAGS, Server
+from radixtier.live.tiny import make_tiny_model
 
 
 @pytest.fixture(scope="session")

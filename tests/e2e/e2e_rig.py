@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radixtier.demo.client import Client, Reply
-from radixtier.demo.server import Server
 from radixtier.lab.traces.opening import open_trace
+from radixtier.live.client import Client, Reply
+from radixtier.live.server import Server
 
 HBM, DRAM, NVME = 1024, 2048, 6144
 """Capacity of the tiers, tokens: two, four and twelve prompts of the tests."""

@@ -23,13 +23,13 @@ from e2e_rig import (
     prompts,
 )
 
-from radixtier.demo.server import CPU_FLAGS, serve_command
 from radixtier.footprint import footprint
 from radixtier.lab.rates import Rates
 from radixtier.lab.setup import Setup
 from radixtier.lab.timed.clock import Clock
 from radixtier.lab.timed.retrace import LAW, retrace
 from radixtier.lab.timed.run import make_cache
+from radixtier.live.server import CPU_FLAGS, serve_command
 
 pytestmark = [
     pytest.mark.e2e,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from e2e_rig import ANSWER, DRAM, HBM, LENGTH, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts
 
-from radixtier.demo.client import Client
-from radixtier.demo.server import CPU_FLAGS, Server
+from radixtier.live.client import Client
+from radixtier.live.server import CPU_FLAGS, Server
 
 pytestmark = [
     pytest.mark.e2e,

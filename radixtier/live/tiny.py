@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radixtier.demo.convert import byte_level_tokenizer, llama_config, tokenizer_config, write_json
+from radixtier.live.convert import byte_level_tokenizer, llama_config, tokenizer_config, write_json
 
 if TYPE_CHECKING:
     import numpy as np

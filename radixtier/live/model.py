@@ -2,7 +2,7 @@
 
 Owns the cache directory of prepared models (``$RADIXTIER_CACHE``, else ``~/.cache/radixtier``). Invariant: a directory
 there is complete (it appears by one rename) and its bytes are those of its manifest, or it is made anew. Several
-processes may prepare at once; the first rename wins. ``python -m radixtier.demo.model [--check]`` prints the path.
+processes may prepare at once; the first rename wins. ``python -m radixtier.live.model [--check]`` prints the path.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from radixtier.demo.convert import convert_llama_gguf, write_json
-from radixtier.demo.tiny import make_tiny_model
+from radixtier.live.convert import convert_llama_gguf, write_json
+from radixtier.live.tiny import make_tiny_model
 
 __all__ = ["ask_transformers", "cache_root", "main", "make_tiny_model", "prepare_cached", "smollm2"]
 
@@ -126,7 +126,7 @@ def ask_transformers(model: Path, question: str = QUESTION, max_new_tokens: int 
 
 def main(argv: list[str] | None = None) -> int:
     """Prepare the model; print its path on stdout and progress on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m radixtier.demo.model", description=smollm2.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m radixtier.live.model", description=smollm2.__doc__)
     parser.add_argument("--check", action="store_true", help=f"ask it {QUESTION!r} with transformers")
     options = parser.parse_args(argv)
 

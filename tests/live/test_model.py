@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radixtier.demo import convert, model
-from radixtier.demo.tiny import make_tiny_model
+from radixtier.live import convert, model
+from radixtier.live.tiny import make_tiny_model
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

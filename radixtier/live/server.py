@@ -1,4 +1,4 @@
-"""Starts and stops SGLang servers for the demo and the end-to-end tests.
+"""Starts and stops servers on this machine: for the demo, the gate, the benchmarks and the end-to-end tests.
 
 Owns one process group per server, its log file, and the rule that nothing outlives its owner by accident: a
 server is stopped by its own process group, within a bounded time, unless it is deliberately left running with
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from radixtier.demo.client import Client
+from radixtier.live.client import Client
 from radixtier.settings import CONFIG_FILE, SETTINGS
 
 START_TIMEOUT_S = 600.0
@@ -52,24 +52,33 @@ class Server:
     name
         For messages.
     model
-        Directory of the model.
+        Directory of the model; None where the flags name it.
     flags
         Flags of SGLang and radixtier beyond address and model.
     log
         File that gets everything the server prints.
     env
         Variables to set on top of this process's.
+    command
+        What starts a server, up to its flags: SGLang's by default.
     """
 
     def __init__(
-        self, name: str, model: Path, flags: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        model: Path | None,
+        flags: Sequence[str],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = Client(self.url)
-        self._command = [*serve_command(), "--model-path", str(model)]
+        self._command = [*(serve_command() if command is None else command)]
+        self._command += [] if model is None else ["--model-path", str(model)]
         self._command += ["--host", "127.0.0.1", "--port", str(self.port), *flags]
         # Only flags say whether the tier is on, and the model is a local directory: no look-ups in a hub.
         inherited = {name: value for name, value in os.environ.items() if name not in _TIER_VARIABLES}
@@ -123,8 +132,21 @@ class Server:
         """Whether the server process is there."""
         return self._process is not None and self._process.poll() is None
 
+    def pause(self) -> None:
+        """Stop all its processes where they are, so that it takes no time from another server."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after :meth:`pause`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running():
+            os.killpg(self.pid, number)
+
     def stop(self) -> None:
         """Stop the server: gracefully, then by force; returns when all its processes are gone."""
+        self.resume()
         process, self._process = self._process, None
         if process is None:
             return
