@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -170,7 +170,7 @@ class Client:
             content: bytes = response.read()
             return content
 
-    def stream(self, path: str, body: Any) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, body: Any) -> Generator[dict[str, Any], None, None]:
         """Send one request and yield its server-sent events; closing the iterator early aborts the request.
 
         Raises

@@ -1,0 +1,5 @@
+"""Loads on running servers: what is sent, in which order, and what came of it.
+
+`answer` is one request as a client saw it, `target` a server that can be asked, `workloads` what is asked, `play` who
+asks when, `figures` what is made of the answers. Owns no server. Imports neither SGLang nor torch.
+"""

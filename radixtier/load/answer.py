@@ -1,0 +1,93 @@
+"""One request as its client saw it.
+
+Owns the times, which are the client's; everything else was reported by the server. Immutable, any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Piece: TypeAlias = "tuple[int, ...] | str"
+"""A part of a prompt: token ids for a server that takes them, else text. Both kinds are joined with ``+``."""
+
+TIERS = ("hbm", "dram", "nvme")
+
+MAIN_SHARE = 0.9
+"""A prompt counts as served by a tier when at least this share of it came from there."""
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Tokens of a prompt by the tier that delivered them."""
+
+    hbm: int = 0
+    dram: int = 0
+    nvme: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens that were not computed."""
+        return self.hbm + self.dram + self.nvme
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answered, cut or failed request.
+
+    Attributes
+    ----------
+    started_s
+        When it was sent, on the clock of ``time.perf_counter``.
+    ttft_s, total_s
+        Seconds from sending it to the first piece of the answer, and to its end; what a failed one has is the time
+        until it failed.
+    gaps_s
+        Seconds between successive pieces of the answer (inter-token latencies where a piece is a token).
+    prompt_tokens, output_tokens
+        As the server counts them; 0 where it did not say.
+    cached
+        By tier; None where the server does not tell. A server that only tells how many tokens were cached in all has
+        them under ``hbm`` and ``split`` false.
+    split
+        Whether the server told the tiers apart.
+    output
+        What was answered, in the kind of the prompt.
+    error
+        Why it failed; "" if it did not. A request that was cut on purpose did not fail.
+    cut
+        Whether the client hung up on purpose.
+    """
+
+    started_s: float
+    ttft_s: float
+    total_s: float
+    gaps_s: tuple[float, ...] = ()
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached: Cached | None = None
+    split: bool = True
+    output: Piece = ()
+    error: str = ""
+    cut: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was answered to the end."""
+        return not self.error and not self.cut
+
+    @property
+    def source(self) -> str:
+        """Where the prompt came from.
+
+        ``recompute`` (no cached token), a tier of :data:`TIERS`, ``mixed``, ``cached`` (the server does not tell which
+        tier), or ``unknown`` (it does not tell anything).
+        """
+        if self.cached is None:
+            return "unknown"
+        if self.cached.total == 0:
+            return "recompute"
+        if not self.split:
+            return "cached"
+        name, tokens = max(((tier, getattr(self.cached, tier)) for tier in TIERS), key=lambda pair: pair[1])
+        return name if tokens >= MAIN_SHARE * self.prompt_tokens else "mixed"

@@ -1,0 +1,102 @@
+"""What is made of the answers of a load: times, throughput, sources, and ratios with confidence intervals.
+
+Owns the definitions. Failed and cut requests count as such and are in no other figure. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from radixtier.load.answer import Answer
+from radixtier.load.play import Played
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+class Ratio(NamedTuple):
+    """An estimate with its confidence interval (:data:`CONFIDENCE`)."""
+
+    value: float
+    low: float
+    high: float
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the smallest of ``values`` that ``share`` of them do not exceed; None for none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Return ``mean``, ``p50``, ``p95``, ``p99``."""
+    mean = sum(values) / len(values) if values else None
+    return {"mean": mean, **{f"p{round(share * 100)}": percentile(values, share) for share in (0.5, 0.95, 0.99)}}
+
+
+def figures(played: Played) -> dict[str, Any]:
+    """Summarise a load.
+
+    Returns
+    -------
+    dict
+        ``requests``, ``failed``, ``cut``; ``seconds``; ``ttft_s``, ``itl_s`` and ``total_s`` (see :func:`spread`);
+        ``requests_per_s``, ``prompt_tokens_per_s``, ``output_tokens_per_s``; ``tokens`` (``prompt``, ``output``,
+        ``hbm``, ``dram``, ``nvme``, ``recomputed``); ``sources``: by :attr:`Answer.source` ``requests`` and ``ttft_s``.
+    """
+    answers = [answer for answer in played.answers if answer.ok]
+    seconds = played.seconds or math.inf
+    tokens = {
+        "prompt": sum(answer.prompt_tokens for answer in answers),
+        "output": sum(answer.output_tokens for answer in answers),
+        **{tier: sum(getattr(a.cached, tier) for a in answers if a.cached) for tier in ("hbm", "dram", "nvme")},
+    }
+    tokens["recomputed"] = tokens["prompt"] - tokens["hbm"] - tokens["dram"] - tokens["nvme"]
+    return {
+        "requests": len(answers),
+        "failed": sum(bool(answer.error) for answer in played.answers),
+        "cut": sum(answer.cut for answer in played.answers),
+        "seconds": played.seconds,
+        "ttft_s": spread([answer.ttft_s for answer in answers]),
+        "itl_s": spread([gap for answer in answers for gap in answer.gaps_s]),
+        "total_s": spread([answer.total_s for answer in answers]),
+        "requests_per_s": len(answers) / seconds,
+        "prompt_tokens_per_s": tokens["prompt"] / seconds,
+        "output_tokens_per_s": tokens["output"] / seconds,
+        "tokens": tokens,
+        "sources": sources(answers),
+    }
+
+
+def sources(answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
+    """Return ``requests`` and ``ttft_s`` by where prompts came from."""
+    counts = Counter(answer.source for answer in answers)
+    return {
+        source: {"requests": count, "ttft_s": spread([a.ttft_s for a in answers if a.source == source])}
+        for source, count in counts.most_common()
+    }
+
+
+def ratio_of_medians(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
+    """Return median(ours) / median(theirs), with a bootstrap interval over both samples; neither may be empty."""
+    draw = np.random.default_rng(seed)
+    a, b = np.asarray(ours, float), np.asarray(theirs, float)
+    medians = [np.median(draw.choice(each, (RESAMPLES, len(each))), axis=1) for each in (a, b)]
+    return _ratio(float(np.median(a) / np.median(b)), medians[0] / medians[1])
+
+
+def median_ratio(pairs: Sequence[tuple[float, float]], seed: int = 0) -> Ratio:
+    """Return the median of ours / theirs over rounds in which both were measured, with a bootstrap interval."""
+    draw = np.random.default_rng(seed)
+    ratios = np.asarray([ours / theirs for ours, theirs in pairs], float)
+    return _ratio(float(np.median(ratios)), np.median(draw.choice(ratios, (RESAMPLES, len(ratios))), axis=1))
+
+
+def _ratio(value: float, resampled: Any) -> Ratio:
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Ratio(value, float(low), float(high))
