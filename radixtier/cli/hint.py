@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--ttl", type=float, metavar="SECONDS", help=ttl_help)
         if kind is Kind.PIN:
             command.add_argument("--tier", choices=[tier.value for tier in Tier], help="where (default: dram)")
+        if kind is Kind.DEMOTE:
+            command.add_argument("--hbm", action="store_true", default=None, help="leave HBM as well")
         if kind is Kind.PREFETCH:
             command.add_argument("--by", type=float, metavar="SECONDS", help="needed so long from now (default: now)")
         add_server(command)
@@ -64,6 +66,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fields(options: argparse.Namespace) -> dict[str, Any]:
-    names = {"ttl": "ttl_s", "tier": "tier", "by": "by_s", "start_token": "start_token", "end_token": "end_token"}
+    names = {
+        "ttl": "ttl_s",
+        "tier": "tier",
+        "by": "by_s",
+        "hbm": "hbm",
+        "start_token": "start_token",
+        "end_token": "end_token",
+    }
     given = {field: getattr(options, name, None) for name, field in names.items()}
     return {field: value for field, value in given.items() if value is not None}

@@ -8,7 +8,7 @@ kind      meaning                                                               
 ========  ===========================================================================================  ==============
 share     many requests use the span: keep it in DRAM, not in HBM alone, and never filter it from NVMe  ``ttl_s``
 prefetch  it is needed soon: bring the path up to DRAM now, or by the time ``by_s`` from now            ``by_s``
-demote    it is not needed soon: write it to NVMe, then give up its DRAM frames
+demote    it is not needed soon: write it to NVMe, then give up its DRAM frames, and with ``hbm`` HBM     ``hbm``
 pin       keep it in ``tier`` (``dram`` unless ``nvme`` is asked for)                                  ``ttl_s, tier``
 retain    do not forget it: keep it on NVMe                                                            ``ttl_s``
 release   end pins, retains and shares of the span
@@ -78,7 +78,7 @@ _SPAN = ("start_token", "end_token")
 _FIELDS: dict[Kind, tuple[str, ...]] = {
     Kind.SHARE: ("ttl_s", *_SPAN),
     Kind.PREFETCH: ("by_s", *_SPAN),
-    Kind.DEMOTE: _SPAN,
+    Kind.DEMOTE: ("hbm", *_SPAN),
     Kind.PIN: ("ttl_s", "tier", *_SPAN),
     Kind.RETAIN: ("ttl_s", *_SPAN),
     Kind.RELEASE: _SPAN,
@@ -141,6 +141,8 @@ class Hint:
         Half-open span; no end means that of the path.
     by_s : float
         Seconds from now until it is needed; 0 for now.
+    hbm : bool
+        Whether the span is to leave HBM as well.
     note : str
         What was cut when it was read; empty when nothing was.
     """
@@ -152,6 +154,7 @@ class Hint:
     start_token: int = 0
     end_token: int | None = None
     by_s: float = 0.0
+    hbm: bool = False
     note: str = ""
 
     def span(self, length: int) -> tuple[int, int]:
@@ -257,7 +260,7 @@ def read_hint(kind: Kind, action_id: str, fields: Mapping[str, Any]) -> Hint:
         raise BadValue(f"end_token {end}: not behind start_token {start}", "Give a span of at least one token")
     tier = _tier(fields) or _TIER.get(kind, Tier.DRAM)
     note = "; ".join(filter(None, (cut_ttl, cut_by)))
-    return Hint(kind, action_id[:MOST_ID], ttl_s, tier, start, end, by_s, note)
+    return Hint(kind, action_id[:MOST_ID], ttl_s, tier, start, end, by_s, _flag(fields, "hbm"), note)
 
 
 def shown(value: object) -> str:
@@ -289,6 +292,13 @@ def _seconds(fields: Mapping[str, Any], name: str, default: float) -> tuple[floa
     if value > LONGEST_S:
         return LONGEST_S, f"{name} cut to {LONGEST_S:.0f}"
     return float(value), ""
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise BadValue(f"{name} {shown(value)}: not true or false", "Write true or false")
+    return bool(value)
 
 
 def _position(fields: Mapping[str, Any], name: str) -> int | None:

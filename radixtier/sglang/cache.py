@@ -72,6 +72,9 @@ REQUESTS_REMEMBERED = 65536
 ENDS_REMEMBERED = 4096
 """Turns whose last pages are not backed up yet."""
 
+MOST_LEAVES = 4096
+"""Leaves of HBM that are looked at when a path is to leave it; 10 ms at most."""
+
 
 class RadixTierCache(UnifiedRadixCache):
     """``UnifiedRadixCache`` whose host tier is logical pages over DRAM and NVMe."""
@@ -536,6 +539,39 @@ class RadixTierCache(UnifiedRadixCache):
             self._ended.pop(node_id, None)
             self.explain.gone(node_id)
         return result
+
+    def leave_hbm(self, pages: Pages) -> None:
+        """Evict from HBM those nodes of a path that hold nothing but ``pages``, stored below, as far as none is in use.
+
+        SGLang's own walk over the leaves of HBM says what may go: whose node is locked or has children there stays.
+        """
+        table = self.mover.table
+        stored = pages[table.in_dram(pages) | (table.slot[pages] >= 0)]
+        node = None if not len(stored) else self.mover.tree.node_of(int(table.run[stored[-1]]))
+        if node is None:
+            return
+        (path,) = self.tree_core.collect_path_info([node])
+        wanted = set()
+        for info in path:
+            held = self._pages_of_node(info.node_id) if info.full_value_len is not None else None
+            if held is not None and np.isin(held, stored).all():
+                wanted.add(info.node_id)
+        if not wanted:
+            return
+        tracker = dict.fromkeys(self.tree_components, 0)
+        self.tree_core.evict_device_start(ComponentType.FULL, self.evictable_size() + 1)
+        try:
+            for _ in range(MOST_LEAVES):
+                leaf, _ = self._evict_device_next_node(ComponentType.FULL, tracker)
+                if leaf is None:
+                    break
+                if leaf in wanted:
+                    self._evict_device_leaf(leaf, tracker)
+                    wanted.remove(leaf)
+                if not wanted:
+                    break
+        finally:
+            self.tree_core.evict_device_end(ComponentType.FULL)
 
     def _write_again(self, node_id: int, pages: Pages, some: Flags) -> None:
         """Queue a backup of some pages of a node behind their old handles, with stock's fence and acknowledgement."""

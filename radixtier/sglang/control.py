@@ -6,8 +6,10 @@ Owns the desk and the server. Commands are carried out on the scheduler thread, 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from radixtier.control import (
@@ -104,6 +106,28 @@ class Control:
             "rating": f"{rated.dwpd:g} DWPD for {rated.warranty_years:g} years, assumed",
         }
 
+    def _place(self) -> dict[str, Any]:
+        """What is stored, where, and how the drives are; of this rank."""
+        store = self._cache.mover.store
+        if store is None:
+            return {"rank": None, "engine": None, "directories": [], "identity": None, "store": None}
+        drives, stats, identity = store.health(), store.stats(), store.identity
+        return {
+            "rank": None if identity is None else {"rank": identity.tp_rank, "size": identity.tp_size},
+            "engine": drives[0].engine,
+            "directories": [str(drive.directory) for drive in drives],
+            "identity": None if identity is None else asdict(identity),
+            "store": {
+                "bytes_used": store.used_slots * store.slot_bytes,
+                "bytes_cap": store.capacity_bytes,
+                "checksum_failures": stats["corrupt"],
+                **{name: stats[name] for name in ("read_errors", "write_errors", "verify_errors")},
+                "quarantined": store.quarantined,
+                "degraded": [drive.reason for drive in drives if drive.reason is not None],
+                "drives": [{**drive._asdict(), "directory": str(drive.directory)} for drive in drives],
+            },
+        }
+
     def _state(self) -> dict[str, Any]:
         cache, mover = self._cache, self._cache.mover
         table, store = mover.table, mover.store
@@ -111,6 +135,8 @@ class Control:
         hbm = cache.token_to_kv_pool_allocator
         slots = 0 if store is None else store.used_slots
         return {
+            "pid": os.getpid(),
+            **self._place(),
             "page_tokens": page_size,
             "page_bytes": mover.page_bytes,
             "tiers": {

@@ -14,9 +14,10 @@ import time
 from array import array
 from collections import deque
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
@@ -25,7 +26,7 @@ from radixtier.mover import Trigger
 from radixtier.policy.hints import Hint, Kind, Outcome, read_envelope
 from radixtier.policy.pins import PinLedger, Tier
 from radixtier.sglang.request import Request
-from radixtier.tree.residency import Pages, State
+from radixtier.tree.residency import HBM, Pages, State
 from radixtier.units import BadValue
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,15 @@ DEMOTE_S = 30.0
 
 MOST_LATER = 4096
 """Prefetches and demotions that may be outstanding; more push out the oldest."""
+
+
+class _Demotion(NamedTuple):
+    """Pages that could not go at once: until when, which, their keys at that time, and whether they leave HBM too."""
+
+    until: float
+    pages: Pages
+    keys: npt.NDArray[np.uint64]
+    hbm: bool
 
 
 class Steering:
@@ -49,7 +59,7 @@ class Steering:
         """Runs whose last node has a host lock of ours: the node and what unlocks it."""
         self._pinned: set[int] = set()
         """Runs that were granted a pin, as long as it may hold."""
-        self._demoting: deque[tuple[float, Pages, bytes]] = deque()
+        self._demoting: deque[_Demotion] = deque()
         self._later: list[tuple[float, int, int]] = []
         """Prefetches: when, a number, and the run."""
         self._numbers = count()
@@ -171,22 +181,25 @@ class Steering:
             tree.expect(run, None)
             tree.sink(run)
         self._mover.parking.admit(tree.runs_of(span))
-        left = self._give_up(span)
+        left = self._give_up(span, hint.hbm)
         if len(left):
-            self._demoting.append((time.monotonic() + DEMOTE_S, left, table.key[left].tobytes()))
+            self._demoting.append(_Demotion(time.monotonic() + DEMOTE_S, left, table.key[left], hint.hbm))
             if len(self._demoting) > MOST_LATER:
                 self._demoting.popleft()
             tokens = len(left) * self._cache.page_size
             return hint.deferred(asked, f"{tokens} tokens are in use or still to be written; they go afterwards")
         return hint.granted(asked, asked)
 
-    def _give_up(self, pages: Pages) -> Pages:
-        """Give up the frames of those pages that can do without; returns the others that have one."""
+    def _give_up(self, pages: Pages, hbm: bool) -> Pages:
+        """Give up the frames of those pages that can do without, and their places in HBM; returns what is left."""
         table = self._mover.table
-        free = table.unused(pages, State.CLEAN)
-        self._mover.give_up_frames(pages[free])
-        rest = pages[~free]
-        kept: Pages = rest[table.in_dram(rest) | (table.state[rest] == State.FILLING)]
+        if hbm:
+            self._cache.leave_hbm(pages)
+        self._mover.give_up_frames(pages[table.unused(pages, State.CLEAN)])
+        there = table.in_dram(pages) | (table.state[pages] == State.FILLING)
+        if hbm:
+            there |= table.mark[pages] & HBM != 0
+        kept: Pages = pages[there]
         return kept
 
     def _keep(self, hint: Hint, span: Pages, asked: int) -> Outcome:
@@ -275,9 +288,9 @@ class Steering:
             _, _, run = heapq.heappop(self._later)
             self._cache.ahead.bring(run, Trigger.HINT)
         for _ in range(len(self._demoting)):
-            until, pages, keys = self._demoting.popleft()
+            due = self._demoting.popleft()
             table = self._mover.table
-            same = (table.key[pages] == np.frombuffer(keys, np.uint64).reshape(-1, 2)).all(axis=1)
-            left = self._give_up(pages[same & (table.state[pages] != State.FREE)])
-            if len(left) and now < until:
-                self._demoting.append((until, left, table.key[left].tobytes()))
+            same = (table.key[due.pages] == due.keys).all(axis=1)
+            left = self._give_up(due.pages[same & (table.state[due.pages] != State.FREE)], due.hbm)
+            if len(left) and now < due.until:
+                self._demoting.append(due._replace(pages=left, keys=table.key[left]))

@@ -57,6 +57,8 @@ class DriveHealth(NamedTuple):
     largest_extent: int
     """Slots of the largest free extent."""
     free_extents: int
+    engine: str
+    """Name of the engine that moves its bytes."""
 
 
 class Health:

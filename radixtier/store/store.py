@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from radixtier.footprint import slot_bytes
+from radixtier.footprint import footprint, slot_bytes
 from radixtier.identity import StoreIdentity, Stretch
 from radixtier.io.engine import Engine
 from radixtier.io.frames import FrameBuffer
@@ -103,6 +103,7 @@ class PageStore:
         io_bytes: int = IO_BYTES,
         wake: Callable[[], None] | None = None,
     ) -> None:
+        self.identity = identity
         self._n_frames = frames.n_frames
         self.slot_bytes = slot_bytes(frames.page_bytes)
         self._pages_per_chunk = max(1, io_bytes // self.slot_bytes)
@@ -378,6 +379,12 @@ class PageStore:
 
     # Figures
 
+    @property
+    def capacity_bytes(self) -> int:
+        """Most bytes that the files of this store may take, journals included."""
+        plans = [drive.volume.plan for drive in self._drives]
+        return sum(footprint(plan.n_slots, plan.header.page_bytes, plan.header.page_tokens) for plan in plans)
+
     def read_bandwidth(self) -> float:
         """Return a running estimate in bytes per second while reads are active; 0.0 before the first."""
         return self._board.read_bandwidth()
@@ -407,7 +414,7 @@ class PageStore:
                 DriveHealth(
                     drive.volume.directory, drive.writable, None if trouble is None else trouble.text,
                     drive.health.since, free.free_slots, self._slots.each - free.free_slots - quarantined,
-                    quarantined, free.largest, len(free),
+                    quarantined, free.largest, len(free), drive.volume.engine.name,
                 )
             )  # fmt: skip
         return found

@@ -158,6 +158,8 @@ class Advised(Chaos):
             fields["tier"] = self.random.choice(["dram", "nvme"])
         if kind is Kind.PREFETCH:
             fields["by_s"] = self.random.choice([0, 0, 3])
+        if kind is Kind.DEMOTE:
+            fields["hbm"] = self.random.choice([True, False])
         if self.random.random() < 0.3:
             fields["end_token"] = self.random.randint(1, 30)
         return fields

@@ -319,6 +319,50 @@ def test_demote_writes_first(make_server, clock) -> None:
     assert server.serve(prompt).storage == 16
 
 
+def test_demoted_path_leaves_hbm_when_asked_to(server) -> None:
+    prompt, other = server.prompt(4, 1), server.prompt(4, 2)
+    server.serve(prompt)
+    server.serve(other)
+    server.settle()
+    assert give(server, Kind.DEMOTE, prompt, hbm=True).status is Status.ACCEPTED
+    assert server.table.is_cold(below(server, prompt)).all()
+    server.check()
+    again, untouched = server.serve(prompt), server.serve(other)
+    assert (again.device, again.storage) == (0, 16) and untouched.device == 16
+
+
+def test_demoted_path_keeps_in_hbm_what_others_have_there(server) -> None:
+    shared = server.prompt(2, 1)
+    prompt, other = shared + server.prompt(3, 2), shared + server.prompt(3, 3)
+    server.serve(prompt)
+    server.serve(other)
+    server.settle()
+    outcome = give(server, Kind.DEMOTE, prompt, hbm=True)
+    assert outcome.status is Status.DEFERRED and "8 tokens" in outcome.reason
+    again, untouched = server.serve(prompt), server.serve(other)
+    assert (again.device, again.storage) == (8, 12) and untouched.device == 20
+    server.check()
+
+
+def test_demoted_path_leaves_hbm_when_its_request_ends(server) -> None:
+    prompt = server.prompt(4, 1)
+    server.serve(prompt)
+    server.settle()
+    running = server.request(prompt + server.prompt(1, 2))
+    server.arrive(running)
+    assert server.admit(running)
+    assert give(server, Kind.DEMOTE, prompt, hbm=True).status is Status.DEFERRED
+    server.events()
+    assert server.match(server.request(prompt), with_req=False).device_prefix_len == 16
+    server.forward(running)
+    server.settle()
+    give(server, Kind.DEMOTE, prompt + server.prompt(1, 2), hbm=True)
+    for _ in range(3):
+        server.events()
+    assert server.match(server.request(prompt), with_req=False).device_prefix_len == 0
+    server.check()
+
+
 def test_demote_ends_a_pin(server) -> None:
     prompt = server.prompt(4, 1)
     store_all(server, prompt)

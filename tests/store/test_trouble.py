@@ -462,5 +462,7 @@ def test_figures_of_a_drive(make_rig: MakeRig) -> None:
     slots = rig.store.alloc(20)
     assert slots is not None
     rig.store.free(slots[[0, 1, 2, 8, 9]])
-    assert rig.store.health() == [DriveHealth(rig.directory, True, None, 0.0, 17, 15, 0, 12, 3)]
+    (drive,) = rig.store.health()
+    assert drive == DriveHealth(rig.directory, True, None, 0.0, 17, 15, 0, 12, 3, drive.engine)
+    assert drive.engine.startswith("posix")
     assert footprint(32, rig.page_bytes, PAGE_TOKENS) > 32 * rig.store.slot_bytes
