@@ -15,8 +15,10 @@ _BENCHES = {
     "match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang"),
     "io": ("radixtier.tools.bench_io", "bandwidth of the store on a drive, against what the drive can do"),
     "restart": ("radixtier.sglang.bench_restart", "how fast a full store comes back at a restart"),
+    "serve": ("radixtier.cli.bench_serve", "how a server answers what its users ask; two servers in one run"),
     "noreuse": ("radixtier.demo.bench_noreuse", "throughput of a load without reuse, against stock SGLang"),
     "promote": ("radixtier.demo.bench_promote", "slow drives, predicted returns and overlap on a real server"),
+    "peers": ("radixtier.demo.bench_peers", "beside stock SGLang and HiCache, in one run on one machine"),
 }
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 

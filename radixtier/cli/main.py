@@ -21,6 +21,7 @@ _SUBCOMMANDS = {
     "explain": ("radixtier.cli.explain", "tell what a request was served from and why, or where a path is"),
     "hint": ("radixtier.cli.hint", "tell a running server what is known about the future of a path"),
     "lab": ("radixtier.cli.lab", "replay a trace over three tiers with the policies of the server"),
+    "gate": ("radixtier.cli.gate", "prove on your own server that tiering pays, or that it does not"),
     "bench": ("radixtier.cli.bench", "measure the tier: matches, drives, restarts, promotions, a load without reuse"),
 }
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""

@@ -43,7 +43,8 @@ class Answer:
         Seconds from sending it to the first piece of the answer, and to its end; what a failed one has is the time
         until it failed.
     gaps_s
-        Seconds between successive pieces of the answer (inter-token latencies where a piece is a token).
+        Seconds between successive pieces of the answer: inter-token latencies where the server tells its tokens, times
+        between events otherwise. Pieces that come at once share the time since the one before.
     prompt_tokens, output_tokens
         As the server counts them; 0 where it did not say.
     cached

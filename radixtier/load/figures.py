@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from radixtier.load.answer import Answer
+from radixtier.load.answer import TIERS, Answer
 from radixtier.load.play import Played
 
 RESAMPLES = 2000
@@ -45,18 +45,15 @@ def figures(played: Played) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``requests``, ``failed``, ``cut``; ``seconds``; ``ttft_s``, ``itl_s`` and ``total_s`` (see :func:`spread`);
-        ``requests_per_s``, ``prompt_tokens_per_s``, ``output_tokens_per_s``; ``tokens`` (``prompt``, ``output``,
-        ``hbm``, ``dram``, ``nvme``, ``recomputed``); ``sources``: by :attr:`Answer.source` ``requests`` and ``ttft_s``.
+        ``requests`` (answered), ``failed``, ``cut``; ``seconds``; ``ttft_s``, ``itl_s`` and ``total_s`` (see
+        :func:`spread`); ``requests_per_s``, ``prompt_tokens_per_s``, ``output_tokens_per_s``; ``tokens``: ``prompt``,
+        ``output``, and those of prompts by where they came from: ``hbm``, ``dram``, ``nvme``, ``cached`` (the tier was
+        not told), ``unknown`` (nothing was told), ``recomputed``; ``sources``: by :attr:`Answer.source`
+        ``requests`` and ``ttft_s``.
     """
     answers = [answer for answer in played.answers if answer.ok]
     seconds = played.seconds or math.inf
-    tokens = {
-        "prompt": sum(answer.prompt_tokens for answer in answers),
-        "output": sum(answer.output_tokens for answer in answers),
-        **{tier: sum(getattr(a.cached, tier) for a in answers if a.cached) for tier in ("hbm", "dram", "nvme")},
-    }
-    tokens["recomputed"] = tokens["prompt"] - tokens["hbm"] - tokens["dram"] - tokens["nvme"]
+    tokens = tokens_by_source(answers)
     return {
         "requests": len(answers),
         "failed": sum(bool(answer.error) for answer in played.answers),
@@ -71,6 +68,20 @@ def figures(played: Played) -> dict[str, Any]:
         "tokens": tokens,
         "sources": sources(answers),
     }
+
+
+def tokens_by_source(answers: Sequence[Answer]) -> dict[str, int]:
+    """Count the tokens of some answers; see :func:`figures`. All but ``output`` sum to ``prompt``."""
+    told = [(answer, answer.cached) for answer in answers if answer.cached is not None]
+    counts = {
+        "prompt": sum(answer.prompt_tokens for answer in answers),
+        "output": sum(answer.output_tokens for answer in answers),
+        **{tier: sum(getattr(cached, tier) for answer, cached in told if answer.split) for tier in TIERS},
+        "cached": sum(cached.total for answer, cached in told if not answer.split),
+        "unknown": sum(answer.prompt_tokens for answer in answers if answer.cached is None),
+    }
+    counts["recomputed"] = counts["prompt"] - sum(counts[name] for name in (*TIERS, "cached", "unknown"))
+    return counts
 
 
 def sources(answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:

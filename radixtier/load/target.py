@@ -6,13 +6,13 @@ a server or a network does; it says so in the answer. Any thread, many at once.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from itertools import pairwise
+import random
 from typing import Any, Protocol
 
-from radixtier.live.client import Client, RequestFailed
+from radixtier.live.text import journal
 from radixtier.load.answer import Answer, Cached, Piece
+from radixtier.load.hearing import Event, listen
+from radixtier.load.remote import Remote
 
 
 class Target(Protocol):
@@ -21,7 +21,10 @@ class Target(Protocol):
     url: str
 
     def piece(self, tokens: int, number: int) -> Piece:
-        """Make a part of a prompt, about or exactly ``tokens`` long; equal numbers give equal pieces."""
+        """Make a part of a prompt, about or exactly ``tokens`` long.
+
+        Equal numbers give equal pieces, a shorter one being the beginning of a longer one; others share no page.
+        """
 
     def ask(
         self,
@@ -56,24 +59,27 @@ class SglangTarget:
         For example ``http://127.0.0.1:30000``.
     timeout_s
         Longest silence of the server, seconds.
+    api_key
+        Of the server, "" for none.
 
     Raises
     ------
     RequestFailed, OSError
-        The server does not answer.
+        The server does not answer (by :meth:`piece`).
+    ValueError
+        It is no URL.
     """
 
-    def __init__(self, url: str, timeout_s: float = 600.0) -> None:
+    api = "sglang"
+
+    def __init__(self, url: str, timeout_s: float = 600.0, api_key: str = "") -> None:
         self.url = url
-        self.client = Client(url, timeout_s)
+        self.client = Remote(url, timeout_s, api_key)
+        self.model = ""
         self._vocabulary: tuple[int, ...] = ()
 
     def piece(self, tokens: int, number: int) -> tuple[int, ...]:
-        """Return exactly ``tokens`` tokens of words; equal numbers give equal pieces, others share no page."""
-        import random
-
-        from radixtier.live.text import journal
-
+        """Return exactly ``tokens`` tokens of words; see :meth:`Target.piece`."""
         if not self._vocabulary:
             self._vocabulary = tuple(sorted(set(self.client.tokenize(journal(0, 4000)))))
         return tuple(random.Random(number).choices(self._vocabulary, k=tokens))
@@ -93,48 +99,55 @@ class SglangTarget:
         body |= {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
         body |= {} if session is None else {"session_id": session}
         body |= {} if rid is None else {"rid": rid}
-        started = time.perf_counter()
-        times: list[float] = []
-        event: dict[str, Any] = {}
-        error, cut = "", False
-        stream = self.client.stream("/generate", body)
-        try:
-            for event in stream:  # noqa: B007 the last event says it all
-                times.append(time.perf_counter())
-                if cut_after is not None and len(times) >= cut_after:
-                    cut = True
-                    break
-        except (RequestFailed, OSError) as failure:
-            error = str(failure) or type(failure).__name__
-        finally:
-            stream.close()
-        ended = time.perf_counter()
-        meta = event.get("meta_info", {})
+        last: Event = {}
+        output: Piece = "" if isinstance(prompt, str) else ()
+
+        def understand(event: Event) -> int:
+            nonlocal last, output
+            before, last = _meta(last).get("completion_tokens", 0), event
+            if isinstance(prompt, str):
+                output = str(event["text"])
+            else:
+                # With --incremental-streaming-output an event has the new tokens alone.
+                new = tuple(event["output_ids"])
+                output = new if len(new) == _meta(event)["completion_tokens"] else (*output, *new)
+            return int(_meta(event)["completion_tokens"]) - int(before)
+
+        heard = listen(self.client, "/generate", body, understand, cut_after)
+        meta = _meta(last)
         return Answer(
-            started_s=started,
-            ttft_s=(times[0] if times else ended) - started,
-            total_s=ended - started,
-            gaps_s=_gaps(times),
+            started_s=heard.started_s,
+            ttft_s=heard.ttft_s,
+            total_s=heard.total_s,
+            gaps_s=heard.gaps_s,
             prompt_tokens=meta.get("prompt_tokens", 0),
             output_tokens=meta.get("completion_tokens", 0),
             cached=_cached(meta),
-            split="cached_tokens_details" in meta,
-            output=_output(event, prompt),
-            error=error,
-            cut=cut,
+            split=meta.get("cached_tokens_details") is not None,
+            output=output,
+            error=heard.error or ("" if heard.cut else _aborted(meta)),
+            cut=heard.cut,
         )
 
 
-def _gaps(times: Sequence[float]) -> tuple[float, ...]:
-    return tuple(later - earlier for earlier, later in pairwise(times))
+def _meta(event: Event) -> dict[str, Any]:
+    return event.get("meta_info") or {}
+
+
+def by_tier(details: dict[str, Any]) -> Cached:
+    """Return what SGLang's ``cached_tokens_details`` say."""
+    return Cached(details.get("device") or 0, details.get("host") or 0, details.get("storage") or 0)
 
 
 def _cached(meta: dict[str, Any]) -> Cached | None:
-    details = meta.get("cached_tokens_details")
-    if details is not None:
-        return Cached(details.get("device", 0), details.get("host", 0), details.get("storage") or 0)
+    if (details := meta.get("cached_tokens_details")) is not None:
+        return by_tier(details)
     return Cached(hbm=meta["cached_tokens"]) if "cached_tokens" in meta else None
 
 
-def _output(event: dict[str, Any], prompt: Piece) -> Piece:
-    return str(event.get("text", "")) if isinstance(prompt, str) else tuple(event.get("output_ids", ()))
+def _aborted(meta: dict[str, Any]) -> str:
+    """Say why the server gave a request up, "" if it did not."""
+    reason = meta.get("finish_reason")
+    if isinstance(reason, dict) and reason.get("type") == "abort":
+        return f"the server gave it up: {reason.get('message') or 'no reason told'}"
+    return ""
