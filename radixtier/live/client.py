@@ -1,17 +1,19 @@
 """Talks to a running SGLang server over HTTP and tells which tier the prompt came from.
 
-Owns nothing but the address. Invariant: every call is bounded by the timeout, and what a :class:`Reply` says
-was reported by the server, only times are taken here. Any thread; one request at a time per call. Standard
-library only.
+Owns the address and the sockets of requests under way. Invariant: every call is bounded by the timeout; what a
+:class:`Reply` says was reported by the server, only times are taken here; after :meth:`Client.hang_up` no request is
+under way and none starts. Any thread, many at once. Standard library only.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,8 +22,25 @@ Message = dict[str, str]
 """``{"role": ..., "content": ...}`` of OpenAI's chat format."""
 
 
+_PORTS = {"http": 80, "https": 443}
+
+
 class RequestFailed(RuntimeError):
     """The server answered with an error, or not at all."""
+
+
+class Refused(RequestFailed):
+    """The server answered with an error.
+
+    Attributes
+    ----------
+    status
+        Of HTTP.
+    """
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -64,21 +83,42 @@ class Reply:
 
 
 class Client:
-    """A server's address, with the few calls that the demo and the tests need.
+    """A server's address, with the few calls that the demo, the loads and the tests need.
 
     Parameters
     ----------
     url
-        For example ``http://127.0.0.1:30000``.
+        For example ``http://127.0.0.1:30000``, ``https://host/base`` or ``https://host/base/v1``: paths of requests go
+        behind ``base``.
     timeout_s
         Longest silence of the server, seconds.
+    api_key
+        Sent as a bearer token; "" for none.
+
+    Raises
+    ------
+    ValueError
+        The URL is none of http or https, in one line.
     """
 
-    def __init__(self, url: str, timeout_s: float = 300.0) -> None:
-        parts = urlsplit(url)
+    def __init__(self, url: str, timeout_s: float = 300.0, api_key: str = "") -> None:
         self.url = url
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.hung_up = False
+        self._host, self._port, self._base, self._tls = _parts(url)
         self._timeout_s = timeout_s
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._sockets: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def hang_up(self) -> None:
+        """End every request that is under way, as a client that goes away does, and refuse new ones."""
+        with self._lock:
+            self.hung_up = True
+            for each in self._sockets:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
 
     def chat(self, messages: Sequence[Message], max_tokens: int, on_text: Callable[[str], None] | None = None) -> Reply:
         """Answer a chat greedily through ``/v1/chat/completions``; ``on_text`` gets the answer piece by piece."""
@@ -193,19 +233,45 @@ class Client:
 
     @contextmanager
     def _open(self, method: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._timeout_s)
+        sock: socket.socket | None = None
         try:
+            connection.connect()
+            sock = connection.sock
+            with self._lock:
+                if self.hung_up:
+                    raise RequestFailed("hung up")
+                self._sockets.add(sock)
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
+            connection.request(method, self._base + path, data, self._headers)
             response = connection.getresponse()
             if response.status != 200:
-                detail = response.read(2000).decode(errors="replace").strip()
-                raise RequestFailed(f"{method} {path}: status {response.status}: {detail}")
+                detail = " ".join(response.read(2000).decode(errors="replace").split())
+                raise Refused(f"{method} {path}: status {response.status}: {detail}", response.status)
             yield response
         except http.client.HTTPException as error:
             raise RequestFailed(f"{method} {path}: {error!r}") from error
         finally:
+            with self._lock:
+                self._sockets.discard(sock)
             connection.close()
+
+
+def _parts(url: str) -> tuple[str, int, str, bool]:
+    """Return host, port, base path without ``/v1``, and whether it is https."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} is no URL ({error}). Write http://127.0.0.1:30000 or https://host/v1.") from None
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"{url!r} is no URL of a server. Write http://127.0.0.1:30000 or https://host/v1.")
+    if "@" in parts.netloc:
+        raise ValueError("the URL has a user in front of the host. Leave it out, and give the key with --api-key.")
+    base = parts.path.rstrip("/")
+    base = base[: -len("/v1")] if base.endswith("/v1") else base
+    return parts.hostname, port or _PORTS[parts.scheme], base, parts.scheme == "https"
 
 
 def _reply(

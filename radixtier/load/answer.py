@@ -6,15 +6,26 @@ Owns the times, which are the client's; everything else was reported by the serv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import chain
+from typing import TypeAlias, cast
 
 Piece: TypeAlias = "tuple[int, ...] | str"
-"""A part of a prompt: token ids for a server that takes them, else text. Both kinds are joined with ``+``."""
+"""A part of a prompt: token ids for a server that takes them, else text; see :func:`joined`."""
 
 TIERS = ("hbm", "dram", "nvme")
 
 MAIN_SHARE = 0.9
 """A prompt counts as served by a tier when at least this share of it came from there."""
+
+LEAST_SHARE = 0.1
+"""Less than this share of a prompt is no prefix that is worth the name: a system message, a template."""
+
+
+def joined(*parts: Piece) -> Piece:
+    """Put parts of one kind behind each other; one at least."""
+    if isinstance(parts[0], str):
+        return "".join(str(part) for part in parts)
+    return cast("tuple[int, ...]", tuple(chain.from_iterable(parts)))
 
 
 @dataclass(frozen=True)
@@ -92,3 +103,19 @@ class Answer:
             return "cached"
         name, tokens = max(((tier, getattr(self.cached, tier)) for tier in TIERS), key=lambda pair: pair[1])
         return name if tokens >= MAIN_SHARE * self.prompt_tokens else "mixed"
+
+    @property
+    def prefix(self) -> str:
+        """Where what was not computed came from, however much of the prompt that was.
+
+        The names are those of :attr:`source`: ``recompute`` where it was less than :data:`LEAST_SHARE` of the prompt, a
+        tier where that delivered :data:`MAIN_SHARE` of it, otherwise ``mixed``.
+        """
+        if self.cached is None:
+            return "unknown"
+        total = self.cached.total
+        if total == 0 or total < LEAST_SHARE * self.prompt_tokens:
+            return "recompute"
+        if not self.split:
+            return "cached"
+        return next((tier for tier in TIERS if getattr(self.cached, tier) >= MAIN_SHARE * total), "mixed")

@@ -49,7 +49,8 @@ def figures(played: Played) -> dict[str, Any]:
         :func:`spread`); ``requests_per_s``, ``prompt_tokens_per_s``, ``output_tokens_per_s``; ``tokens``: ``prompt``,
         ``output``, and those of prompts by where they came from: ``hbm``, ``dram``, ``nvme``, ``cached`` (the tier was
         not told), ``unknown`` (nothing was told), ``recomputed``; ``sources``: by :attr:`Answer.source`
-        ``requests`` and ``ttft_s``.
+        ``requests`` and ``ttft_s``; ``prefixes``: by :attr:`Answer.prefix` the same, and on the average
+        ``prompt_tokens`` and ``computed_tokens`` of a request.
     """
     answers = [answer for answer in played.answers if answer.ok]
     seconds = played.seconds or math.inf
@@ -67,6 +68,7 @@ def figures(played: Played) -> dict[str, Any]:
         "output_tokens_per_s": tokens["output"] / seconds,
         "tokens": tokens,
         "sources": sources(answers),
+        "prefixes": prefixes(answers),
     }
 
 
@@ -91,6 +93,21 @@ def sources(answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
         source: {"requests": count, "ttft_s": spread([a.ttft_s for a in answers if a.source == source])}
         for source, count in counts.most_common()
     }
+
+
+def prefixes(answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
+    """Return requests, TTFT, and mean tokens of prompts and of what was computed, by where prefixes came from."""
+    found: dict[str, dict[str, Any]] = {}
+    for prefix, count in Counter(answer.prefix for answer in answers).most_common():
+        mine = [answer for answer in answers if answer.prefix == prefix]
+        prompt = sum(answer.prompt_tokens for answer in mine)
+        found[prefix] = {
+            "requests": count,
+            "ttft_s": spread([answer.ttft_s for answer in mine]),
+            "prompt_tokens": prompt / count,
+            "computed_tokens": (prompt - sum(answer.cached.total for answer in mine if answer.cached)) / count,
+        }
+    return found
 
 
 def ratio_of_medians(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:

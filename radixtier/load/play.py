@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from radixtier.load.answer import Answer, Piece
+from radixtier.load.answer import Answer, Piece, joined
 from radixtier.load.target import Target
 
 Order = Literal["round-robin", "random", "deep"]
@@ -240,12 +240,12 @@ def _ask(target: Target, open_: _Open) -> tuple[Exchange, bool]:
     if turn.prompt is not None:
         prompt = turn.prompt()
     else:
-        prompt = turn.text if open_.history is None else open_.history + turn.text  # type: ignore[operator]
+        prompt = turn.text if open_.history is None else joined(open_.history, turn.text)
     answer = target.ask(prompt, turn.answer_tokens, session=conversation.name)
     exchange = Exchange(conversation.name, open_.at, answer)
     open_.at += 1
     more = answer.ok and open_.at < len(conversation.turns)
     if more:
         said = answer.output if turn.answer is None else turn.answer
-        open_.history = prompt + said  # type: ignore[operator]
+        open_.history = joined(prompt, said)
     return exchange, more

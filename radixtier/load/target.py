@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from typing import Any, Protocol
 
+from radixtier.live.client import Client
 from radixtier.live.text import journal
 from radixtier.load.answer import Answer, Cached, Piece
 from radixtier.load.hearing import Event, listen
-from radixtier.load.remote import Remote
 
 
 class Target(Protocol):
@@ -74,7 +74,7 @@ class SglangTarget:
 
     def __init__(self, url: str, timeout_s: float = 600.0, api_key: str = "") -> None:
         self.url = url
-        self.client = Remote(url, timeout_s, api_key)
+        self.client = Client(url, timeout_s, api_key)
         self.model = ""
         self._vocabulary: tuple[int, ...] = ()
 
