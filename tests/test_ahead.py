@@ -248,6 +248,20 @@ def test_idle_drives_bring_up_the_hottest_into_free_frames_only() -> None:
     assert world.mover.stats.demoted == 0 and world.mover.stats.promoted_by == {"idle": 6}
 
 
+def test_what_was_demoted_on_request_stays_down_until_it_is_used() -> None:
+    world, ahead, runs = idle_world(frames=32)
+    tree = world.mover.tree
+    number = tree.run_of(int(runs[3][-1]))
+    assert number is not None
+    tree.sink(number)
+    walk(world, ahead, 3.0, idle=True)
+    assert world.states(runs[3]) == [COLD] * 3
+    assert world.states(np.concatenate(runs[:3])) == [CLEAN] * 9
+    tree.use(number)
+    walk(world, ahead, 3.0, idle=True)
+    assert world.states(runs[3]) == [CLEAN] * 3
+
+
 def test_nothing_is_brought_up_for_nobody_while_somebody_is_there() -> None:
     world, ahead, _ = idle_world()
     walk(world, ahead, 3.0, idle=False)

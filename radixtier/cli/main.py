@@ -22,7 +22,7 @@ _SUBCOMMANDS = {
     "hint": ("radixtier.cli.hint", "tell a running server what is known about the future of a path"),
     "lab": ("radixtier.cli.lab", "replay a trace over three tiers with the policies of the server"),
     "gate": ("radixtier.cli.gate", "prove on your own server that tiering pays, or that it does not"),
-    "bench": ("radixtier.cli.bench", "measure the tier: matches, drives, restarts, promotions, a load without reuse"),
+    "bench": ("radixtier.cli.bench", "measure the tier, or how any server answers a load; compare two servers"),
 }
 """Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 

@@ -14,20 +14,17 @@ import signal
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from radixtier import SGLANG_VERSION
 from radixtier.live.client import RequestFailed
 from radixtier.live.model import cache_root, smollm2
-from radixtier.live.processes import cpu_seconds
 from radixtier.live.screen import Screen
 from radixtier.live.server import CPU_FLAGS, Server, ServerFailed
+from radixtier.load.paired import Work, timed
 
 PROMPT_TOKENS = 512
 PROMPTS = 8
@@ -51,15 +48,6 @@ up, written to NVMe and forgotten again. While one server works the other is sto
 over turns of radixtier's throughput / stock's; a turn is 8 prompts of 512 tokens, 4 at a time. cpu_ratio is the same
 for tokens per second of CPU time, which other work on the machine disturbs less.
 """
-
-
-@dataclass(frozen=True)
-class Load:
-    """One load on one side; tokens are those of prompts and answers."""
-
-    tokens_per_s: float
-    tokens_per_cpu_s: float
-    """Per second of CPU time of the server's processes: neighbours on the machine hardly change that."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -99,7 +87,7 @@ def measure(model: Path, turns: int, screen: Screen) -> dict[str, Any]:
     """
     vocabulary = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     prompts = _prompts(vocabulary)
-    done: list[list[Load]] = []
+    done: list[list[Work]] = []
     with _servers(model, screen) as servers:
         for number in range(-WARM_TURNS, turns):
             work = [next(prompts) for _ in range(PROMPTS)]
@@ -169,15 +157,14 @@ def _servers(model: Path, screen: Screen) -> Iterator[list[Server]]:
         yield servers
 
 
-def _work(server: Server, prompts: Sequence[Sequence[int]]) -> Load:
+def _work(server: Server, prompts: Sequence[Sequence[int]]) -> Work:
     """Wake a server, send it a load, and let it sleep again."""
     server.resume()
     try:
         server.client.generate(prompts[0][: PAGE_SIZE - 1], 1)
-        with ThreadPoolExecutor(CONCURRENT) as pool:
-            begin, cpu = time.perf_counter(), cpu_seconds(server.pid)
-            replies = list(pool.map(lambda prompt: server.client.generate(prompt, ANSWER_TOKENS), prompts))
-            seconds, cpu = time.perf_counter() - begin, cpu_seconds(server.pid) - cpu
+        replies, seconds, cpu = timed(
+            lambda prompt: server.client.generate(prompt, ANSWER_TOKENS), prompts, CONCURRENT, server.pid
+        )
     except (RequestFailed, OSError) as error:
         raise server.failure(f"failed a request ({error})") from error
     finally:
@@ -185,4 +172,4 @@ def _work(server: Server, prompts: Sequence[Sequence[int]]) -> Load:
     if any(reply.cached for reply in replies):
         raise RuntimeError(f"{server.name} reused tokens of prompts that share none: this is no measurement")
     tokens = sum(reply.prompt_tokens + len(reply.output_ids) for reply in replies)
-    return Load(tokens / seconds, tokens / cpu)
+    return Work(tokens / seconds, tokens / cpu)

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+NOT_CHECKED = "not checked: "
+"""In front of the reasons of a gate that passed, for checks that were skipped."""
+
 
 class Verdict(str, Enum):
     """What became of a check, a gate or all gates."""
@@ -69,9 +72,12 @@ class Result:
 
     @property
     def reasons(self) -> list[str]:
-        """Why: the failures, or what was skipped, or in one line what passed."""
-        wanted = [check for check in self.checks if check.verdict is self.verdict]
-        return [f"{check.name}: {check.reason}" for check in wanted]
+        """Why: the failures; or all that was skipped; or all that passed, and what could not be checked."""
+        told = [f"{check.name}: {check.reason}" for check in self.checks if check.verdict is self.verdict]
+        if self.verdict is Verdict.PASS:
+            skipped = [check for check in self.checks if check.verdict is Verdict.SKIPPED]
+            told += [f"{NOT_CHECKED}{check.name}: {check.reason}" for check in skipped]
+        return told
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:

@@ -221,7 +221,8 @@ class Ahead:
         room = self._promotions.spare_frames
         if not room or not self._promotions.idle or not self._tree.cold:
             return
-        for run in list(islice(reversed(self._tree.cold), IDLE_RUNS)):
+        wanted = (run for run in reversed(self._tree.cold) if run not in self._tree.sunk)
+        for run in list(islice(wanted, IDLE_RUNS)):
             pages = self.path_pages(run)
             cold = int(self._tree.table.only_on_nvme(pages).sum())
             if not cold or cold > room:

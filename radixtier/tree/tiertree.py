@@ -114,6 +114,8 @@ class TierTree:
         """Runs with pages in HBM, least recently used first: the order in which they are likely to leave it."""
         self.cold: OrderedDict[int, None] = OrderedDict()
         """Runs that gave up frames or never had any, coldest first."""
+        self.sunk: set[int] = set()
+        """Runs that were demoted on request and not used since: an idle drive leaves them where they are."""
         self.pinned: Callable[[int], int] | None = None
         """How many leading pages of a run are to stay in DRAM as long as others can go."""
         self.events = NodeEvents()
@@ -131,6 +133,7 @@ class TierTree:
         self.in_both.clear()
         self.above.clear()
         self.cold.clear()
+        self.sunk.clear()
         self.events.clear()
         self.table.run[:] = NONE
 
@@ -213,6 +216,7 @@ class TierTree:
         """Mark a run and its ancestors as just used; ``request`` counts the use, which is due once per request."""
         path = self.path(number)
         self.touched.update(dict.fromkeys(path, time.time()))
+        self.sunk.difference_update(path)
         now = self.clock()
         for each in path:
             run = self.runs[each]
@@ -285,8 +289,9 @@ class TierTree:
             _put_last(self.cold, number)
 
     def sink(self, number: int) -> None:
-        """Make a run the coldest in DRAM, as far as its children let it."""
+        """Make a run the coldest in DRAM, as far as its children let it, and none that an idle drive brings up."""
         self.order.sink(number)
+        self.sunk.add(number)
 
     def note(self, pages: Pages, what: str, why: str = "") -> None:
         """Enter a decision about pages, for their runs."""
@@ -317,6 +322,7 @@ class TierTree:
                 self.in_both.pop(number, None)
                 self.above.pop(number, None)
                 self.cold.pop(number, None)
+                self.sunk.discard(number)
                 for order in self._orders:
                     order.forget(number)
                 self.events.forget(number)

@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, servers: list[FakeServe
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 1000}))
     seconds = count(1)
     monkeypatch.setattr(bench_noreuse, "_servers", no_servers)
-    monkeypatch.setattr(bench_noreuse, "cpu_seconds", lambda _: float(next(seconds)))
+    monkeypatch.setattr("radixtier.load.paired.cpu_seconds", lambda _: float(next(seconds)))
     monkeypatch.setattr(bench_noreuse.signal, "signal", lambda *_: None)
     return bench_noreuse.main(["--quick", "--model", str(tmp_path), "--json", str(tmp_path / "out.json")])
 

@@ -1,0 +1,150 @@
+"""The arguments of ``radixtier gate``, and how a command line is shown in a report.
+
+Owns their names and forms. Invariant: a report shows no key or password of a command line. Pure, main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from radixtier.control.address import ACCEPTED_FORMS
+from radixtier.control.arguments import ENVIRONMENT
+from radixtier.gate.launched import values_of
+from radixtier.gate.profiles import PROFILES, Limits
+from radixtier.gate.report import TITLES, redacted
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+", re.ASCII)
+
+DESCRIPTION = """\
+Proves on your own server that tiering pays, or that it does not:
+
+  G1  acceptance     machine, drives, store and server are in order
+  G2  baseline       what the load costs when every context is computed
+  G3  cold recovery  what it costs when the KV is on NVMe alone; what the tier costs where it cannot help
+  G4  stability      a soak with aborts, faults of the drive and a killed server
+
+Writes report.html and report.json. --server attaches to a running server and leaves it as it is; --launch starts
+servers with your arguments, without the tier and with it, and stops them.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    top = argparse.ArgumentParser(prog="radixtier gate", description="Does tiering pay on your server?")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    run = commands.add_parser(
+        "run",
+        help="run the gates and write the report",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _server(run)
+    _run(run)
+    limits = run.add_argument_group("limits")
+    for each in fields(Limits):
+        if "help" in each.metadata:
+            flag, told = f"--{each.name.replace('_', '-')}", each.metadata["help"].replace("%", "%%")
+            limits.add_argument(flag, type=_number, metavar="X", help=f"{told} (default: {each.default:g})")
+    show = commands.add_parser("show", help="print a report again", description="Print a report again.")
+    show.add_argument("report", type=Path, metavar="REPORT.JSON")
+    return top
+
+
+def _server(run: argparse.ArgumentParser) -> None:
+    which = run.add_mutually_exclusive_group(required=True)
+    which.add_argument("--server", type=_url, metavar="URL", help="a running server, such as http://127.0.0.1:30000")
+    which.add_argument("--launch", metavar="ARGS", help="start servers with these arguments of sglang serve, quoted")
+    which.add_argument("--cpu-demo", action="store_true", help="start servers with SmolLM2 on this machine's CPU")
+    attached = run.add_argument_group("with --server")
+    control_help = f"its control endpoint: {ACCEPTED_FORMS.removesuffix(' or off')} (default: ${ENVIRONMENT})"
+    attached.add_argument("--control", metavar="ADDRESS", help=control_help)
+    attached.add_argument("--key-file", type=Path, metavar="FILE", help="file with the key of the control endpoint")
+    attached.add_argument(
+        "--directory", type=Path, nargs="+", default=[], metavar="DIR", help="of its store, where it does not tell"
+    )
+    attached.add_argument("--disturb", action="store_true", help="allow to flush it: all that it has cached is lost")
+
+
+def _run(run: argparse.ArgumentParser) -> None:
+    run.add_argument("--profile", choices=PROFILES, default=PROFILES[0], help=f"the load (default: {PROFILES[0]})")
+    run.add_argument("--quick", action="store_true", help="minutes instead of days: fewer requests, a short soak")
+    run.add_argument("--out", type=Path, metavar="DIR", help="directory for the report")
+    run.add_argument("--gates", default=",".join(TITLES), metavar="G1,G3", help="only these gates (default: all)")
+    run.add_argument("--soak", type=duration, metavar="TIME", help="length of the soak: 72h, 30m, 90s (default: 72h)")
+    run.add_argument("--levels", type=_level, nargs="+", metavar="N", help="requests at a time (default: 8 16 32)")
+
+
+def limit_flags() -> list[str]:
+    """Return the names of the limits that are flags."""
+    return [each.name for each in fields(Limits) if "help" in each.metadata]
+
+
+def duration(text: str) -> float:
+    """Read a duration in seconds: ``72h``, ``1h30m``, ``90s``."""
+    if not _DURATION.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text}: no duration; write 72h, 30m or 90s")
+    found = sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(r"([\d.]+)([smhd])", text))
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: takes no time; write 72h, 30m or 90s")
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: give a number of at least 0")
+    return found
+
+
+def _level(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text}: give whole numbers from 1 to 4096, such as 8 16 32")
+    return int(text)
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme == "http" and parts.hostname and parts.port != 0 and parts.path in ("", "/")
+    except ValueError:
+        good = False
+    if not good:
+        raise argparse.ArgumentTypeError(f"{text}: give http://HOST:PORT, such as http://127.0.0.1:30000")
+    return text.rstrip("/")
+
+
+def words(text: str) -> list[str]:
+    """Split the arguments of ``--launch`` as a shell does, without a leading command; raises `ValueError`."""
+    found = shlex.split(text)
+    first = next((at for at, word in enumerate(found) if word.startswith("-") and word != "-m"), len(found))
+    if first and "=" not in found[0] and any("serve" in word or "launch_server" in word for word in found[:first]):
+        return found[first:]
+    return found
+
+
+def device(flags: Sequence[str]) -> str:
+    """Return the device that a server's arguments name; "" for SGLang's choice."""
+    return next(iter(values_of(flags, "--device")), "")
+
+
+def command(name: str, argv: Sequence[str]) -> str:
+    """Return a command line of this program, as a shell would take it, without secrets."""
+    shown = []
+    for before, word in zip(["", *argv], argv, strict=False):
+        try:
+            inner = shlex.join(redacted(shlex.split(word))) if before == "--launch" else word
+        except ValueError:
+            inner = word
+        shown.append(inner)
+    return shlex.join(["radixtier", name, *redacted(shown)])

@@ -1,0 +1,203 @@
+"""``radixtier bench peers``: radixtier beside what else there is, on one machine, in one run.
+
+Owns the command line, the choice of groups and the result. Invariant: whatever happens, no server and no file is left
+behind, and what was measured until then is shown. Main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from radixtier import SGLANG_VERSION, __version__
+from radixtier.control.client import ControlError
+from radixtier.demo import peers_figures
+from radixtier.demo.peers_plan import FULL, QUICK, Plan
+from radixtier.demo.peers_report import report
+from radixtier.demo.peers_run import Found, Run
+from radixtier.demo.peers_side import DRAM, FILE, OURS, POLICIES, SIDES, STOCK, Side
+from radixtier.live.client import RequestFailed
+from radixtier.live.model import cache_root, make_tiny_model, smollm2
+from radixtier.live.screen import Screen
+from radixtier.live.server import ServerFailed
+
+PAIRS = ((STOCK, DRAM), (FILE, OURS))
+"""Who is compared with whom where memory does not hold all of them."""
+
+BASE_BYTES = 5 << 29
+"""Memory of a CPU server of a small model beside its KV, generously."""
+
+KEPT_BYTES = 2 << 30
+
+EXPLANATION = """\
+Starts up to four servers on this machine's CPU and plays the same prompts on each, one side at a time, the others
+stopped by a signal:
+
+stock         SGLang without a tier below HBM
+hicache-dram  SGLang's HiCache with DRAM only
+hicache-file  HiCache with its `file` storage: one file for each page
+radixtier     the tier
+
+All have the same model, page size and HBM, and the same DRAM in tokens; files are on one file system. Measured are the
+time to first token by the tier that the prefix came from, alone and with nothing else running; the throughput of 8
+requests at once whose prefixes are on NVMe, also right after a restart, and in DRAM; and that without reuse. Before
+prefixes are read from files, these are taken out of the page cache on both sides. Ratios are radixtier / peer.
+
+Where memory holds only two servers, two runs follow each other: stock with hicache-dram, hicache-file with radixtier.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the sides, print the tables, write the JSON; 1 only if something could not be measured."""
+    options = _parse(argv)
+    screen = Screen()
+    # A plain `kill` ends this like Ctrl-C does: with its servers stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    plan = _plan(options)
+    found, commands = Found(), dict[str, str]()
+    status, model_name = 0, ""
+    try:
+        root = cache_root() / "bench"
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="peers-", dir=root.resolve()) as scratch:
+            model = _model(options, Path(scratch), screen)
+            model_name = model.name
+            for names in groups(options.only, plan, model):
+                sides = [Side(name, model, plan, Path(scratch), options.page_size, options.prefetch) for name in names]
+                commands |= {side.name: side.command for side in sides}
+                Run(sides, plan, screen, found).measure()
+    except KeyboardInterrupt:
+        print("radixtier bench peers: interrupted; servers are stopped", file=sys.stderr)
+        status = 130
+    except (ServerFailed, RequestFailed, ControlError, OSError, RuntimeError) as error:
+        print(f"radixtier bench peers: {error}", file=sys.stderr)
+        status = 1
+    result = {
+        "command": shlex.join(["radixtier", "bench", "peers", *argv]),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "complete": status == 0,
+        "sglang_version": SGLANG_VERSION,
+        "radixtier_version": __version__,
+        "model": model_name,
+        "machine": {"cpus": os.cpu_count(), "architecture": platform.machine()},
+        "page_size": options.page_size,
+        "prefetch": options.prefetch,
+        "plan": {**asdict(plan), "prompts": dict(plan.prompts)},
+        "commands": commands,
+        **summarise(found, plan, options.only),
+    }
+    if found.samples:
+        report(result, screen)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return status
+
+
+def summarise(found: Found, plan: Plan, sides: Sequence[str]) -> dict[str, Any]:
+    """Make the figures of a run.
+
+    Returns
+    -------
+    dict
+        ``ttft``, ``comparisons`` and ``pays_from`` (see `peers_figures`), ``other_answers``, ``cold``,
+        and what they were made of: ``samples`` and ``rounds``.
+    """
+    return {
+        "ttft": peers_figures.table(found.samples, sides),
+        "comparisons": peers_figures.comparisons(found.samples, found.rounds, plan.targets),
+        "pays_from": peers_figures.pays_from(found.samples),
+        "other_answers": peers_figures.others(found.samples),
+        "cold": found.cold,
+        "samples": [asdict(sample) for sample in found.samples],
+        "rounds": [asdict(each) for each in found.rounds],
+    }
+
+
+def groups(only: Sequence[str], plan: Plan, model: Path, available: int | None = None) -> list[list[str]]:
+    """Return which sides are up together: all of ``only``, or :data:`PAIRS` where memory holds no more.
+
+    Parameters
+    ----------
+    available
+        Free memory, bytes; None for what the machine has.
+
+    Raises
+    ------
+    RuntimeError
+        Memory does not even hold a pair.
+    """
+    available = _available() if available is None else available
+    need = {name: _need(name, plan, model) for name in only}
+    if sum(need.values()) + KEPT_BYTES <= available:
+        return [list(only)]
+    pairs = [pair for pair in ([name for name in pair if name in only] for pair in PAIRS) if pair]
+    most = max(sum(need[name] for name in pair) for pair in pairs) + KEPT_BYTES
+    if most > available:
+        raise RuntimeError(
+            f"needs {most / 2**30:.1f} GiB of free memory, {available / 2**30:.1f} are there; "
+            "stop something else, or use --quick or --only"
+        )
+    return pairs
+
+
+def _need(name: str, plan: Plan, model: Path) -> int:
+    """Return the memory of a server, bytes; its KV is float32."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    token = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * head
+    return int(BASE_BYTES + token * (plan.hbm + (0 if name == STOCK else plan.dram)))
+
+
+def _available() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="radixtier bench peers", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="prompts of 1,000 and 2,000 tokens, fewer of them")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and all samples to FILE")
+    parser.add_argument("--only", action="append", choices=SIDES, help="run this side only; may be repeated")
+    parser.add_argument("--page-size", type=int, default=16, metavar="N", help="tokens of a page (default: 16)")
+    parser.add_argument(
+        "--prefetch", choices=POLICIES, default=POLICIES[0], help="HiCache's prefetch policy (default: the best here)"
+    )
+    parser.add_argument("--restarts", type=int, metavar="N", help="how often both are started again")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
+    parser.add_argument("--tiny", action="store_true", help="a model of random weights: checks the bench, not the tier")
+    options = parser.parse_args(argv)
+    options.only = [side for side in SIDES if side in (options.only or SIDES)]
+    if options.page_size < 1:
+        parser.error(f"argument --page-size: {options.page_size} is no size; give 1 or more")
+    if options.restarts is not None and options.restarts < 0:
+        parser.error(f"argument --restarts: {options.restarts} is no number of times; give 0 or more")
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"argument --json: {options.json}: there is no such directory; make it, or name another")
+    if options.model and not (options.model / "config.json").is_file():
+        parser.error(f"argument --model: {options.model} holds no config.json; name a model's directory")
+    return options
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    plan = QUICK if options.quick else FULL
+    return plan if options.restarts is None else replace(plan, restarts=options.restarts)
+
+
+def _model(options: argparse.Namespace, scratch: Path, screen: Screen) -> Path:
+    if options.tiny:
+        return make_tiny_model(scratch / "tiny")
+    model: Path = options.model or smollm2(screen.line)
+    return model
