@@ -1,6 +1,6 @@
 """``radixtier bench serve``: how a server answers what its users ask.
 
-Owns the run from the command line to the exit status: 0; 1 if nothing was answered or a server could not be started or
+Owns the run from the command line to the exit status: 0; 1 if a server answered nothing, or could not be started or
 reached; 2 for a command line that cannot be run; 130 when interrupted, with the figures so far. Invariant: a server
 started here is stopped here, and one that was running is left as it was. Main thread.
 """
@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 
 from radixtier import __version__
 from radixtier.cli.bench_serve_options import PROG, Options, Refusal, read
+from radixtier.live.ending import end_like_ctrl_c
 from radixtier.live.screen import Screen
 from radixtier.live.server import ServerFailed
 from radixtier.load import tables
@@ -45,8 +45,7 @@ def main(argv: Sequence[str]) -> int:
     except Refusal as refusal:
         print(f"{PROG}: {refusal}", file=sys.stderr)
         return 2
-    # A plain `kill` ends this like Ctrl-C does: with its servers stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_like_ctrl_c()
     screen = Screen(sys.stdout)
     report = _head(options, argv)
     try:
@@ -102,22 +101,27 @@ def _compare(options: Options, logs: Path, screen: Screen, report: dict[str, Any
         found = compare(stage, plan, options.levels, options.rounds, progress)
         progress.clear()
     report["target"] = {side.name: _described(side.target) for side in pair if side.target is not None}
-    answered = False
+    answered = dict.fromkeys("AB", False)
     for level, rounds in found.rounds.items():
         report["levels"][str(level)] = {"rounds": rounds, **summary(rounds)}
         if rounds:
-            answered = answered or any(each[side]["requests"] for each in rounds for side in "AB")
+            for side in answered:
+                answered[side] = answered[side] or any(each[side]["requests"] for each in rounds)
             for line in tables.ratio_lines(report["levels"][str(level)], options.names, level, len(rounds)):
                 screen.line(line)
     report["complete"] = found.failure is None
-    status = _end(options, screen, report, found.interrupted, answered or found.failure is not None)
+    mute = [name for name, each in zip(options.names, answered.values(), strict=True) if not each]
+    whom = [] if found.failure is not None else mute
+    status = _end(options, screen, report, found.interrupted, not whom, ", ".join(whom))
     if found.failure is not None:
         raise found.failure
     return status
 
 
-def _end(options: Options, screen: Screen, report: dict[str, Any], interrupted: bool, answered: bool) -> int:
-    """Write the JSON, and say how it ended."""
+def _end(
+    options: Options, screen: Screen, report: dict[str, Any], interrupted: bool, answered: bool, whom: str = ""
+) -> int:
+    """Write the JSON, and say how it ended; ``whom`` are those that answered nothing."""
     report["complete"] = report["complete"] and not interrupted
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -126,7 +130,7 @@ def _end(options: Options, screen: Screen, report: dict[str, Any], interrupted: 
         print(f"{PROG}: interrupted; these are the figures so far", file=sys.stderr)
         return INTERRUPTED
     if not answered:
-        print(f"{PROG}: no request was answered", file=sys.stderr)
+        print(f"{PROG}: no request was answered{f' by {whom}' if whom else ''}", file=sys.stderr)
         return 1
     return 0
 

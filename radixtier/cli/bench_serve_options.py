@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from radixtier.live.client import Client
+from radixtier.live.output import unwritable
 from radixtier.load.connect import APIS, Api
 from radixtier.load.launch import Command, parse
 from radixtier.load.play import Order
@@ -217,10 +218,8 @@ def _names(given: Sequence[str] | None) -> tuple[str, str]:
 def _writable(file: Path | None) -> Path | None:
     if file is None:
         return None
-    if file.is_dir():
-        raise Refusal(f"--json {file}: that is a directory. Name a file.")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise Refusal(f"--json {file}: it cannot be written. Name a file in a directory that exists and is yours.")
+    if fault := unwritable(file):
+        raise Refusal(f"--json {file}: {fault}")
     return file
 
 

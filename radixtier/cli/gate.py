@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,12 +32,12 @@ from radixtier.gate.acceptance_subject import command_line, server_info
 from radixtier.gate.attached import AttachedStand
 from radixtier.gate.html import HTML_NAME
 from radixtier.gate.launched import LaunchedStand, check_flags, values_of
-from radixtier.gate.profiles import CPU_SIZES, Plan, plan
+from radixtier.gate.profiles import CPU_SIZES, Plan, fit, plan
 from radixtier.gate.progress import Progress
 from radixtier.gate.report import JSON_NAME, BadReport, Report, read_json, redacted
 from radixtier.gate.report_text import lines
-from radixtier.gate.stand import Stand
-from radixtier.live.client import RequestFailed
+from radixtier.gate.stand import Room, Stand
+from radixtier.live.client import Client, Refused, RequestFailed
 from radixtier.live.screen import Screen
 from radixtier.machine import directory_fault
 from radixtier.units import BadValue
@@ -80,11 +82,11 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     with ExitStack() as stack:
         say = Progress(sys.stderr)
         stack.callback(say.close)
-        # A plain `kill` ends this like Ctrl-C does: with a report, and servers stopped.
-        stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        ends = _Ends()
+        stack.enter_context(ends)
         try:
             out, stand, made, server = _prepared(options, stack, say)
+            ends.stand = stand
             report = Report(command("gate", argv), chosen, server, dataclasses.asdict(made))
             status = run.run(stand, made, report, out, say)
         except KeyboardInterrupt:
@@ -95,6 +97,37 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     _print(report.to_json())
     print(f"\n{out / HTML_NAME}\n{out / JSON_NAME}")
     return status
+
+
+class _Ends:
+    """Signals that end a run with a report and with servers stopped: Ctrl-C, a plain `kill`, and a terminal that goes.
+
+    Requests under way are hung up on, so that nobody waits for their answers. Main thread.
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.stand: Stand | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Ends:
+        for number in self.NUMBERS:
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN:  # as under nohup
+                self._before[number] = before
+                signal.signal(number, self._end)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _end(self, *_: object) -> None:
+        if self.stand is not None:
+            # On another thread: this one may hold the lock that it takes.
+            threading.Thread(target=run.hang_up, args=(self.stand,), daemon=True).start()
+        raise KeyboardInterrupt
 
 
 def _check_combination(options: argparse.Namespace) -> None:
@@ -117,6 +150,7 @@ def _prepared(options: argparse.Namespace, stack: ExitStack, say: Progress) -> t
         return out, stand, _plan(options, cpu=told.get("device") == "cpu"), _told(options.server, told, stand)
     made = _plan(options, cpu=options.cpu_demo or device(flags) == "cpu")
     if options.cpu_demo:
+        _check_fit(made)
         flags = stack.enter_context(cpu_default.prepared(say.line, made.tier or CPU_SIZES))
     logs = out / LOGS
     logs.mkdir(exist_ok=True)
@@ -128,6 +162,16 @@ def _plan(options: argparse.Namespace, *, cpu: bool) -> Plan:
     limits = {name: getattr(options, name) for name in limit_flags()}
     levels = None if options.levels is None else tuple(options.levels)
     return plan(options.profile, options.quick, cpu=cpu, levels=levels, soak_s=options.soak, **limits)
+
+
+def _check_fit(made: Plan) -> None:
+    """Refuse levels for which the tiers of the demo are too small."""
+    sizes = made.tier or CPU_SIZES
+    try:
+        fit(made, Room(None, sizes.hbm, sizes.dram, sizes.nvme, cpu_default.PAGE_SIZE))
+    except BadValue as error:
+        levels = " ".join(map(str, made.levels))
+        raise BadValue(f"--levels {levels}: {error.why}", "Give lower ones, such as --levels 1 2 4") from None
 
 
 def launch_flags(text: str) -> list[str]:
@@ -171,10 +215,29 @@ def _attached(options: argparse.Namespace) -> AttachedStand:
         except BadValue as error:
             raise BadValue(f"--control {options.control}: {error.why}", error.fix) from None
         control = None if address is None else ControlClient(address, key)
+    _check_sglang(options.server)
     try:
         return AttachedStand(options.server, control, options.directory, disturb=options.disturb)
     except (RequestFailed, OSError) as error:
         raise BadValue(f"--server {options.server}: no answer ({error})", "Start it first, or use --launch") from None
+
+
+def _check_sglang(url: str) -> None:
+    """Refuse what is no SGLang server: other servers say nothing about their cache, and all would be skipped."""
+    fix = "Name a running SGLang server, or use --launch"
+    try:
+        told = json.loads(Client(url, timeout_s=30.0).call("GET", "/server_info"))
+    except Refused as error:
+        if error.status in (401, 403):
+            why = f"--server {url}: it wants an API key, and the gate has none"
+            raise BadValue(why, "Let the gate ask a server without one") from None
+        raise BadValue(f"--server {url}: no SGLang server answers there ({error})", fix) from None
+    except (RequestFailed, OSError) as error:
+        raise BadValue(f"--server {url}: no answer ({error})", "Start it first, or use --launch") from None
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or "version" not in told:
+        raise BadValue(f"--server {url}: no SGLang server answers there", fix)
 
 
 def _announce(options: argparse.Namespace, say: Progress) -> None:
@@ -183,7 +246,8 @@ def _announce(options: argparse.Namespace, say: Progress) -> None:
     if options.disturb:
         say.line(f"--disturb: {options.server} will be flushed, all that it has cached is lost", "warn")
     else:
-        say.line("the server is asked, and told about the gate's own prompts; nothing else is done to it", "dim")
+        say.line("the server is asked prompts of the gate's own, and told to move these; it is not flushed", "dim")
+    say.line("these prompts take room: prefixes of others may be evicted, and the drive is written", "dim")
 
 
 def _told(url: str, told: dict[str, Any], stand: AttachedStand) -> dict[str, Any]:

@@ -10,21 +10,22 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from radixtier import SGLANG_VERSION
 from radixtier.live.client import RequestFailed
+from radixtier.live.ending import end_like_ctrl_c
 from radixtier.live.model import cache_root, smollm2
+from radixtier.live.output import unwritable
 from radixtier.live.screen import Screen
 from radixtier.live.server import CPU_FLAGS, Server, ServerFailed
-from radixtier.load.paired import Work, timed
+from radixtier.load.paired import Work, blocks, timed
 
 PROMPT_TOKENS = 512
 PROMPTS = 8
@@ -59,9 +60,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="4 turns instead of 16")
     parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
     options = parser.parse_args(argv)
+    if options.json and (fault := unwritable(options.json)):
+        parser.error(f"argument --json: {options.json}: {fault}")
     screen = Screen()
-    # A plain `kill` ends this like Ctrl-C does: with its servers stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_like_ctrl_c()
     try:
         result = measure(options.model or smollm2(screen.line), 4 if options.quick else 16, screen)
     except KeyboardInterrupt:
@@ -101,8 +103,8 @@ def measure(model: Path, turns: int, screen: Screen) -> dict[str, Any]:
             )
             if number >= 0:
                 done.append(turn)
-    ratio, spread = _middle(tiered.tokens_per_s / stock.tokens_per_s for stock, tiered in done)
-    cpu_ratio, cpu_spread = _middle(tiered.tokens_per_cpu_s / stock.tokens_per_cpu_s for stock, tiered in done)
+    ratio, spread = _middle([(tiered.tokens_per_s, stock.tokens_per_s) for stock, tiered in done])
+    cpu_ratio, cpu_spread = _middle([(tiered.tokens_per_cpu_s, stock.tokens_per_cpu_s) for stock, tiered in done])
     screen.line(
         f"ratio {ratio:.3f} (target {TARGET}, spread {spread:.3f}), cpu_ratio {cpu_ratio:.3f} ({cpu_spread:.3f})"
     )
@@ -120,9 +122,9 @@ def measure(model: Path, turns: int, screen: Screen) -> dict[str, Any]:
     }
 
 
-def _middle(values: Iterable[float]) -> tuple[float, float]:
-    """Median and interquartile range."""
-    low, middle, high = statistics.quantiles(values, n=4)
+def _middle(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Median and interquartile range of the ratios of ours to theirs, by :func:`radixtier.load.paired.blocks`."""
+    low, middle, high = statistics.quantiles([ours / theirs for ours, theirs in blocks(pairs)], n=4)
     return middle, high - low
 
 

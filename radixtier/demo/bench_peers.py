@@ -11,14 +11,13 @@ import json
 import os
 import platform
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from radixtier import SGLANG_VERSION, __version__
 from radixtier.control.client import ControlError
@@ -28,9 +27,12 @@ from radixtier.demo.peers_report import report
 from radixtier.demo.peers_run import Found, Run
 from radixtier.demo.peers_side import DRAM, FILE, OURS, POLICIES, SIDES, STOCK, Side
 from radixtier.live.client import RequestFailed
+from radixtier.live.ending import end_like_ctrl_c
 from radixtier.live.model import cache_root, make_tiny_model, smollm2
+from radixtier.live.output import unwritable
 from radixtier.live.screen import Screen
 from radixtier.live.server import ServerFailed
+from radixtier.machine import Machine
 
 PAIRS = ((STOCK, DRAM), (FILE, OURS))
 """Who is compared with whom where memory does not hold all of them."""
@@ -50,20 +52,21 @@ hicache-file  HiCache with its `file` storage: one file for each page
 radixtier     the tier
 
 All have the same model, page size and HBM, and the same DRAM in tokens; files are on one file system. Measured are the
-time to first token by the tier that the prefix came from, alone and with nothing else running; the throughput of 8
-requests at once whose prefixes are on NVMe, also right after a restart, and in DRAM; and that without reuse. Before
-prefixes are read from files, these are taken out of the page cache on both sides. Ratios are radixtier / peer.
+time to first token by the tier that the prefix came from, alone and with nothing else running; the throughput of
+several requests at once (8 of 2,000 tokens, 4 of 4,000) whose prefixes are on NVMe, also right after a restart, in
+HBM, which is the most that tiering can reach, and in DRAM; and that without reuse. A round of a load counts if 90 % of
+its prompts came from the tier it is about, on both sides. Before prefixes are read from files, these are taken out of
+the page cache on both sides. Ratios are radixtier / peer.
 
 Where memory holds only two servers, two runs follow each other: stock with hicache-dram, hicache-file with radixtier.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the sides, print the tables, write the JSON; 1 only if something could not be measured."""
+    """Run the sides, print the tables, write the JSON; 1 only if something that has a target could not be measured."""
     options = _parse(argv)
     screen = Screen()
-    # A plain `kill` ends this like Ctrl-C does: with its servers stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_like_ctrl_c()
     plan = _plan(options)
     found, commands = Found(), dict[str, str]()
     status, model_name = 0, ""
@@ -83,6 +86,12 @@ def main(argv: Sequence[str]) -> int:
     except (ServerFailed, RequestFailed, ControlError, OSError, RuntimeError) as error:
         print(f"radixtier bench peers: {error}", file=sys.stderr)
         status = 1
+    figures = summarise(found, plan, options.only)
+    missing = peers_figures.unmeasured(figures["comparisons"])
+    if missing and status == 0:
+        status = 1
+        for row in missing:
+            print(f"radixtier bench peers: {row['what']}, {row['peer']}: not measured, {row['why']}", file=sys.stderr)
     result = {
         "command": shlex.join(["radixtier", "bench", "peers", *argv]),
         "date": datetime.now(timezone.utc).date().isoformat(),
@@ -95,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
         "prefetch": options.prefetch,
         "plan": {**asdict(plan), "prompts": dict(plan.prompts)},
         "commands": commands,
-        **summarise(found, plan, options.only),
+        **figures,
     }
     if found.samples:
         report(result, screen)
@@ -110,17 +119,19 @@ def summarise(found: Found, plan: Plan, sides: Sequence[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``ttft``, ``comparisons`` and ``pays_from`` (see `peers_figures`), ``other_answers``, ``cold``,
-        and what they were made of: ``samples`` and ``rounds``.
+        ``ttft``, ``comparisons``, ``loads``, ``bounds`` and ``pays_from`` (see `peers_figures`),
+        ``other_answers``, ``cold``, and what they were made of: ``samples`` and ``rounds``.
     """
     return {
         "ttft": peers_figures.table(found.samples, sides),
-        "comparisons": peers_figures.comparisons(found.samples, found.rounds, plan.targets),
+        "comparisons": peers_figures.comparisons(found.samples, found.rounds, plan, sides),
+        "loads": peers_figures.loads(found.rounds, plan, sides),
+        "bounds": peers_figures.bounds(found.rounds, plan, sides),
         "pays_from": peers_figures.pays_from(found.samples),
         "other_answers": peers_figures.others(found.samples),
         "cold": found.cold,
         "samples": [asdict(sample) for sample in found.samples],
-        "rounds": [asdict(each) for each in found.rounds],
+        "rounds": [{**asdict(each), "share": each.share, "counts": each.counts} for each in found.rounds],
     }
 
 
@@ -130,14 +141,14 @@ def groups(only: Sequence[str], plan: Plan, model: Path, available: int | None =
     Parameters
     ----------
     available
-        Free memory, bytes; None for what the machine has.
+        Free memory, bytes; None for what the machine has, within the limits of our cgroups.
 
     Raises
     ------
     RuntimeError
         Memory does not even hold a pair.
     """
-    available = _available() if available is None else available
+    available = Machine.probe().ram_bytes if available is None else available
     need = {name: _need(name, plan, model) for name in only}
     if sum(need.values()) + KEPT_BYTES <= available:
         return [list(only)]
@@ -153,22 +164,45 @@ def groups(only: Sequence[str], plan: Plan, model: Path, available: int | None =
 
 def _need(name: str, plan: Plan, model: Path) -> int:
     """Return the memory of a server, bytes; its KV is float32."""
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    token = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * head
-    return int(BASE_BYTES + token * (plan.hbm + (0 if name == STOCK else plan.dram)))
+    return BASE_BYTES + token_bytes(model) * (plan.hbm + (0 if name == STOCK else plan.dram))
 
 
-def _available() -> int:
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+def token_bytes(model: Path) -> int:
+    """Return the bytes of a token's KV in float32.
+
+    Raises
+    ------
+    ValueError
+        What is wrong with the model's ``config.json``, in one line.
+    """
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        heads = config["num_attention_heads"]
+        head = config.get("head_dim") or config["hidden_size"] // heads
+        bytes_ = 2 * 4 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head
+    except OSError as error:
+        raise ValueError(f"its config.json cannot be read ({error.strerror})") from None
+    except KeyError as error:
+        raise ValueError(f"its config.json has no {error.args[0]}") from None
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(f"its config.json is not that of a model ({error})") from None
+    if not isinstance(bytes_, int) or bytes_ <= 0:
+        raise ValueError("its config.json is not that of a model (sizes are whole numbers over 0)")
+    return bytes_
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="radixtier bench peers", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="prompts of 1,000 and 2,000 tokens, fewer of them")
+    parser.add_argument("--quick", action="store_true", help="fewer prompts and rounds: about 20 minutes for 35")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and all samples to FILE")
     parser.add_argument("--only", action="append", choices=SIDES, help="run this side only; may be repeated")
     parser.add_argument("--page-size", type=int, default=16, metavar="N", help="tokens of a page (default: 16)")
@@ -184,10 +218,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"argument --page-size: {options.page_size} is no size; give 1 or more")
     if options.restarts is not None and options.restarts < 0:
         parser.error(f"argument --restarts: {options.restarts} is no number of times; give 0 or more")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"argument --json: {options.json}: there is no such directory; make it, or name another")
-    if options.model and not (options.model / "config.json").is_file():
-        parser.error(f"argument --model: {options.model} holds no config.json; name a model's directory")
+    if options.json and (fault := unwritable(options.json)):
+        parser.error(f"argument --json: {options.json}: {fault}")
+    if options.model:
+        try:
+            token_bytes(options.model)
+        except ValueError as error:
+            parser.error(f"argument --model: {options.model}: {error}; name a model's directory")
     return options
 
 

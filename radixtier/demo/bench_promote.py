@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -27,7 +26,9 @@ from radixtier.demo.promote_return import ReturnPlan
 from radixtier.demo.promote_rig import Rig
 from radixtier.demo.promote_slow import SlowPlan
 from radixtier.live.client import RequestFailed
+from radixtier.live.ending import end_like_ctrl_c
 from radixtier.live.model import cache_root, make_tiny_model, smollm2
+from radixtier.live.output import unwritable
 from radixtier.live.screen import Screen
 from radixtier.live.server import ServerFailed
 
@@ -74,8 +75,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the parts, print the tables, write the JSON; 1 only if something could not be measured."""
     options = _parse(argv)
     screen = Screen()
-    # A plain `kill` ends this like Ctrl-C does: with its servers stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_like_ctrl_c()
     root = cache_root() / "bench"
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -108,6 +108,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="a model of random weights: checks the bench, not the tier")
     parser.add_argument("flags", nargs="*", metavar="FLAG", help="after --: further flags of the servers with the tier")
     options = parser.parse_args(argv)
+    if options.json and (fault := unwritable(options.json)):
+        parser.error(f"argument --json: {options.json}: {fault}")
     options.part = [part for part in PARTS if part in (options.part or PARTS)]
     return options
 

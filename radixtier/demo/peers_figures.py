@@ -1,8 +1,8 @@
 """What is made of the samples of ``radixtier bench peers``: medians, costs over an HBM hit, ratios to HiCache.
 
 Owns the definitions. A sample counts for the tier that its prefix came from. The cost of a tier is the time to first
-token from there minus that of the same prompt from HBM a moment later (the two questions of a visit). Pure functions,
-any thread.
+token from there minus that of the same prompt from HBM a moment later (the two questions of a visit). A round of a load
+counts if its prefixes came from the tier it is about, on both sides of a ratio. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from radixtier.demo.peers_load import Round
-from radixtier.demo.peers_side import DRAM, FILE, OURS, STOCK
+from radixtier.demo.peers_load import BOUND, Round
+from radixtier.demo.peers_plan import Plan
+from radixtier.demo.peers_ratio import Estimate, of_rounds, of_samples
+from radixtier.demo.peers_side import DRAM, FILE, OURS, STOCK, STORED
 from radixtier.demo.peers_walk import Sample
-from radixtier.load.figures import Ratio, median_ratio, ratio_of_medians
 
 COST_LIMIT, TTFT_LIMIT, LOAD_LEAST, EVEN_LIMIT = 0.4, 0.65, 1.4, 1.05
 """Most that NVMe may cost over an HBM hit, and most TTFT at the longer target length, against HiCache's file backend;
@@ -22,10 +23,14 @@ least throughput; most TTFT of an HBM and of a DRAM hit."""
 
 LOADS = {
     "load": "throughput, prefixes on NVMe",
-    "short": "the same, answers of one token",
-    "restart": "the same, after a restart",
-    "dram": "throughput, prefixes in DRAM",
+    "short": "throughput, NVMe, answers of 1",
+    "hbm": "throughput, prefixes in HBM",
+    "hbm-short": "throughput, HBM, answers of 1",
 }
+"""Loads of each target length; answers of one token have a name of their own."""
+
+FIRST_LOADS = {"restart": "throughput, NVMe, after a restart", "dram": "throughput, prefixes in DRAM"}
+"""Loads of the first target length only."""
 
 SOURCES = ("recompute", "hbm", "dram", "nvme")
 
@@ -68,42 +73,92 @@ def table(samples: Sequence[Sample], sides: Sequence[str]) -> list[dict[str, Any
     return rows
 
 
-def comparisons(samples: Sequence[Sample], rounds: Sequence[Round], targets: Sequence[int]) -> list[dict[str, Any]]:
-    """Return every ratio of ours to a peer, with its confidence interval and its target where there is one."""
+def comparisons(
+    samples: Sequence[Sample], rounds: Sequence[Round], plan: Plan, sides: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return every ratio of ours to a peer that ran, what it tells (see :class:`Estimate`), and its target.
+
+    ``met`` is None where there is no target; a target that was not measured is not met.
+    """
     rows: list[dict[str, Any]] = []
 
-    def add(what: str, peer: str, ratio: Ratio | None, limit: Callable[[float], bool] | None, target: str) -> None:
-        if ratio is not None:
-            met = None if limit is None else limit(ratio.value)
-            rows.append({"what": what, "peer": peer, **ratio._asdict(), "target": target, "met": met})
+    def add(what: str, peer: str, found: Estimate, limit: Callable[[float], bool] | None, target: str) -> None:
+        if OURS in sides and peer in sides:
+            met = None if limit is None else found.value is not None and limit(found.value)
+            rows.append({"what": what, "peer": peer, **found._asdict(), "target": target, "met": met})
 
     for phase, when in ((None, ""), ("restart", ", after a restart")):
-        for prefix in targets:
+        for prefix in plan.targets if phase is None or plan.restarts else ():
             ours, theirs = (costs(samples, side, prefix, phase) for side in (OURS, FILE))
             add(
-                f"NVMe hit over HBM hit, {prefix} tokens{when}", FILE, _ratio(ours, theirs),
+                f"NVMe hit over HBM hit, {prefix} tokens{when}", FILE, of_samples(ours, theirs),
                 lambda value: value <= COST_LIMIT, f"at most {COST_LIMIT}",
             )  # fmt: skip
             ours, theirs = (times(samples, side, prefix, "nvme", phase) for side in (OURS, FILE))
-            last = prefix == targets[-1]
+            last = prefix == plan.targets[-1]
             add(
-                f"TTFT of an NVMe hit, {prefix} tokens{when}", FILE, _ratio(ours, theirs),
+                f"TTFT of an NVMe hit, {prefix} tokens{when}", FILE, of_samples(ours, theirs),
                 (lambda value: value <= TTFT_LIMIT) if last else None, f"at most {TTFT_LIMIT}" if last else "",
             )  # fmt: skip
-    for source in ("hbm", "dram"):
-        for prefix in targets:
-            for peer in (STOCK, DRAM, FILE):
+    for source, peers in (("hbm", (STOCK, DRAM, FILE)), ("dram", (DRAM, FILE))):
+        for prefix in plan.targets:
+            for peer in peers:
                 ours, theirs = (times(samples, side, prefix, source) for side in (OURS, peer))
                 add(
-                    f"TTFT of a hit in {source.upper()}, {prefix} tokens", peer, _ratio(ours, theirs),
+                    f"TTFT of a hit in {source.upper()}, {prefix} tokens", peer, of_samples(ours, theirs),
                     lambda value: value <= EVEN_LIMIT, f"at most {EVEN_LIMIT}",
                 )  # fmt: skip
-    for kind, what in LOADS.items():
-        least = LOAD_LEAST if kind in ("load", "restart") else None
-        enough = None if least is None else (lambda value: value >= LOAD_LEAST)
-        add(what, FILE, _rounds(rounds, kind, FILE), enough, "" if least is None else f"at least {least}")
+    for kind, prefix in _loads(plan):
+        found = of_rounds(_both(rounds, kind, prefix, FILE))
+        wanted = kind in ("load", "restart")
+        add(
+            load_name(kind, prefix), FILE, found,
+            (lambda value: value >= LOAD_LEAST) if wanted else None, f"at least {LOAD_LEAST}" if wanted else "",
+        )  # fmt: skip
     for peer in (STOCK, DRAM, FILE):
-        add("throughput, no reuse", peer, _rounds(rounds, "fresh", peer), None, "")
+        add("throughput, no reuse", peer, of_rounds(_both(rounds, "fresh", 0, peer)), None, "")
+    return rows
+
+
+def unmeasured(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the comparisons that have a target and were not measured."""
+    return [row for row in rows if row["target"] and row["value"] is None]
+
+
+def load_name(kind: str, prefix: int) -> str:
+    """Say what a load is."""
+    return f"{(LOADS | FIRST_LOADS)[kind]}, {prefix} tokens"
+
+
+def loads(rounds: Sequence[Round], plan: Plan, sides: Sequence[str]) -> list[dict[str, Any]]:
+    """Return, for each load and side with storage, what its rounds were.
+
+    Returns
+    -------
+    list of dict
+        ``kind``, ``prefix``, ``side``; ``at_once``, requests; ``rounds``, and those that ``count``;
+        ``tokens_per_s``, the median of these, or None; ``shares``: of each round, what came from the tier it is about.
+    """
+    rows = []
+    for kind, prefix in _loads(plan):
+        for side in (name for name in STORED if name in sides):
+            mine = [r for r in rounds if (r.kind, r.prefix, r.side) == (kind, prefix, side)]
+            speeds = [r.tokens_per_s for r in mine if r.counts]
+            row = {"kind": kind, "prefix": prefix, "side": side, "at_once": plan.at_once(prefix)}
+            row |= {"rounds": len(mine), "count": len(speeds), "shares": [r.share for r in mine]}
+            rows.append({**row, "tokens_per_s": statistics.median(speeds) if speeds else None})
+    return rows
+
+
+def bounds(rounds: Sequence[Round], plan: Plan, sides: Sequence[str]) -> list[dict[str, Any]]:
+    """Return throughput from NVMe / throughput from HBM of each side: 1 is the most that tiering can reach."""
+    rows = []
+    for kind, bound in BOUND.items():
+        for prefix in plan.targets:
+            for side in (name for name in STORED if name in sides):
+                below, above = (_speeds(rounds, each, prefix, side) for each in (kind, bound))
+                found = of_rounds([(below[n], above[n]) for n in sorted(below.keys() & above.keys())])
+                rows.append({"kind": kind, "prefix": prefix, "side": side, **found._asdict()})
     return rows
 
 
@@ -128,12 +183,19 @@ def pays_from(samples: Sequence[Sample]) -> int | None:
     return answer
 
 
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio | None:
-    return ratio_of_medians(ours, theirs) if ours and theirs else None
+def _loads(plan: Plan) -> list[tuple[str, int]]:
+    """List the loads of a plan that sides with storage play: kind, and length of the prefixes."""
+    found = [(kind, prefix) for kind in LOADS for prefix in plan.targets]
+    found += [(kind, plan.targets[0]) for kind in FIRST_LOADS]
+    return [(kind, prefix) for kind, prefix in found if plan.restarts or kind != "restart"]
 
 
-def _rounds(rounds: Sequence[Round], kind: str, peer: str) -> Ratio | None:
-    speeds = {(r.side, r.number): r.tokens_per_s for r in rounds if r.kind == kind}
-    numbers = sorted({number for _, number in speeds})
-    both = [n for n in numbers if (OURS, n) in speeds and (peer, n) in speeds]
-    return median_ratio([(speeds[OURS, n], speeds[peer, n]) for n in both]) if both else None
+def _both(rounds: Sequence[Round], kind: str, prefix: int, peer: str) -> list[tuple[float, float]]:
+    """Return the speeds of both in the rounds that count for both."""
+    ours, theirs = (_speeds(rounds, kind, prefix, side) for side in (OURS, peer))
+    return [(ours[n], theirs[n]) for n in sorted(ours.keys() & theirs.keys())]
+
+
+def _speeds(rounds: Sequence[Round], kind: str, prefix: int, side: str) -> dict[int, float]:
+    mine = [r for r in rounds if (r.kind, r.prefix, r.side) == (kind, prefix, side)]
+    return {r.number: r.tokens_per_s for r in mine if r.counts}

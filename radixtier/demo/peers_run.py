@@ -11,13 +11,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from radixtier.demo.peers_load import Round, fresh, returning
+from radixtier.demo.peers_load import BOUND, TIER, Round, fresh, returning
 from radixtier.demo.peers_plan import Plan, Prompt
-from radixtier.demo.peers_side import STORED, Side
+from radixtier.demo.peers_side import DRAM, STORED, Side
 from radixtier.demo.peers_walk import Sample, Walker, chunks
 from radixtier.live.screen import Screen
 
 _T = TypeVar("_T")
+
+DRAM_WALKS = 2
+"""How often HiCache without storage is walked again: it has no cycles in which its DRAM could be asked."""
 
 LOAD_SHARE = 0.7
 """Of the prompts of the load, those that are loaded right after a restart; the others are walked."""
@@ -73,6 +76,8 @@ class Run:
         sample = self._plan.sample()
         rest = [prompt for prompt in self._plan.order() if prompt not in sample]
         self._walk(self._walkers, sample, "first", 0)
+        for turn in range(DRAM_WALKS):
+            self._walk([walker for walker in self._walkers if walker.side.name == DRAM], sample, "again", turn)
         self._walk(self._stored_walkers(), rest, "first", 1)
         for side in self._stored:
             if not side.settle():
@@ -85,19 +90,31 @@ class Run:
                 self._screen.status(f"{phase}: chunk {number + 1}, {walker.side.name}")
 
     def _load(self) -> None:
-        """Load both from NVMe, with answers and with hardly any; then what DRAM holds."""
-        prompts = self._plan.of_length(self._plan.targets[0])
-        for number in range(self._plan.load_rounds if self._stored else 0):
-            for kind in ("load", "short"):
-                self._cold()
-                self._play(number, prompts, kind)
-        half = prompts[: len(prompts) // 2]
-        for number in range(self._plan.load_rounds if self._stored else 0):
-            self._play(number, half, "dram" if number else "warming")
+        """Load both from NVMe and from HBM, with answers and with hardly any; then what DRAM holds.
 
-    def _play(self, number: int, prompts: Sequence[Prompt], kind: str) -> None:
+        Lengths alternate: the prompts of one push those of the other out of DRAM.
+        """
+        rounds = self._plan.load_rounds if self._stored else 0
+        for prefix in self._plan.targets if rounds else ():
+            # A cycle came back to its last prompts for their DRAM hit: everything has to be asked in order once.
+            self._play(0, self._plan.of_length(prefix), "warming")
+        for number in range(rounds):
+            for kind, bound in BOUND.items():
+                for prefix in self._plan.targets:
+                    prompts, held = self._plan.of_length(prefix), self._plan.in_hbm(prefix)
+                    self._cold()
+                    self._play(number, prompts, kind)
+                    self._play(number, held, "warming")
+                    self._play(number, held, bound, len(prompts))
+        held = self._plan.in_dram(self._plan.targets[0])
+        for number in range(rounds):
+            if number == 0:
+                self._play(number, held, "warming")
+            self._play(number, held, "dram")
+
+    def _play(self, number: int, prompts: Sequence[Prompt], kind: str, requests: int | None = None) -> None:
         for side in _in_turn(self._stored, number):
-            self._tell(returning(side, prompts, self._plan, kind, number))
+            self._tell(returning(side, prompts, self._plan, kind, number, requests or len(prompts)))
 
     def _restart(self, number: int) -> None:
         """Restart both, load one part of the prompts, walk another."""
@@ -129,11 +146,16 @@ class Run:
 
     def _tell(self, done: Round) -> None:
         self._found.rounds.append(done)
+        if done.kind == "warming":
+            return
         tokens = done.figures["tokens"]
+        length = f"{done.prefix} tokens" if done.prefix else "no reuse"
         below = ", ".join(f"{tokens[tier]} from {tier.upper()}" for tier in ("nvme", "dram", "hbm"))
         self._screen.line(
-            f"{done.kind} {done.number + 1}: {done.side} {done.tokens_per_s:.0f} tokens/s, "
+            f"{done.kind} {done.number + 1}, {length}: {done.side} {done.tokens_per_s:.0f} tokens/s, "
             f"{tokens['prompt']} prompt tokens: {below}, {tokens['recomputed']} computed"
+            + ("" if done.counts else f": does not count, too little from {TIER[done.kind].upper()}"),
+            "" if done.counts else "bad",
         )
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from radixtier.control.address import Address
 from radixtier.control.client import ControlClient, ControlError
-from radixtier.demo.peers_cold import Files, drop, wait_until_still
 from radixtier.demo.peers_plan import Plan
+from radixtier.live.page_cache import Files, drop, wait_until_still
 from radixtier.live.server import CPU_FLAGS, Server
 from radixtier.load.answer import Answer
 from radixtier.load.target import SglangTarget

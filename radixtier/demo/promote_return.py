@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from radixtier.control.client import ControlError
-from radixtier.demo.promote_rig import Explained, Rig, Sizes, Tiered, percentile, served, where
+from radixtier.demo.promote_rig import Explained, Rig, Sizes, Tiered, served, where
+from radixtier.load.figures import percentile
 
 TARGET = 0.90
 """Least share of the predicted returns that find nothing of their path on NVMe only."""
@@ -141,8 +142,8 @@ def summarise(returns: Sequence[Return]) -> dict[str, Any]:
         "requests": len(returns),
         "found": sum(each.nvme == 0 for each in returns) / max(1, len(returns)),
         "where": where(returns),
-        "p50_s": percentile(times, 0.5),
-        "p95_s": percentile(times, 0.95),
+        "p50_s": percentile(times, 0.5) or 0.0,
+        "p95_s": percentile(times, 0.95) or 0.0,
         "waited_max_s": max((each.waited_s for each in returns), default=0.0),
         "samples": [asdict(each) for each in returns],
     }

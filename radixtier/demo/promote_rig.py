@@ -1,12 +1,11 @@
 """What the three parts of ``radixtier bench promote`` share: servers with a store, switchable faults, and figures.
 
 Owns the scratch directory of a run and the list of commands it ran. Invariant: the drive of a server misbehaves as its
-faults file says, :data:`SEEN_S` after the file changed at the latest. Main thread; the clients of a server, any.
+faults file says, `SEEN_S` after the file changed at the latest. Main thread; the clients of a server, any.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import shlex
 import time
@@ -19,13 +18,11 @@ from typing import Any
 from radixtier.control.address import Address
 from radixtier.control.client import ControlClient
 from radixtier.demo.plan import PAGE_SIZE
-from radixtier.io.live_faults import CHECK_S, VARIABLE
+from radixtier.io.live_faults import VARIABLE
 from radixtier.live.client import Client, Reply
+from radixtier.live.faults import SEEN_S, write_faults
 from radixtier.live.screen import Screen
 from radixtier.live.server import CPU_FLAGS, Server
-
-SEEN_S = 3 * CHECK_S
-"""After which a server has seen new faults, seconds."""
 
 SETTLE_S = 30.0
 """Longest wait for write-behind."""
@@ -187,19 +184,6 @@ class Rig:
         """Pay what is paid once; what is sent shares no page with anything."""
         for length in WARM_UP_TOKENS:
             client.generate(self.tokens(length), 4)
-
-
-def write_faults(file: Path, faults: str) -> None:
-    """Replace a faults file in one step."""
-    new = file.with_name(f"{file.name}.new")
-    new.write_text(faults, encoding="utf-8")
-    new.rename(file)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of ``values`` that ``share`` of them do not exceed; 0 for none."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def where(samples: Sequence[Explained]) -> dict[str, float]:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from radixtier.demo.promote_rig import Explained, Rig, Sizes, Tiered, percentile, served, where
+from radixtier.demo.promote_rig import Explained, Rig, Sizes, Tiered, served, where
 from radixtier.live.client import Client
+from radixtier.load.figures import percentile
 
 TARGET = 1.10
 """Most that p95 of the time to first token may be, over that without the tier."""
@@ -129,7 +130,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
     """
     stock, tier = [sample.stock_s for sample in samples], [sample.tier_s for sample in samples]
     waited = [sample.waited_s for sample in samples]
-    p50, p95 = ((percentile(stock, share), percentile(tier, share)) for share in (0.5, 0.95))
+    p50, p95 = ((percentile(stock, share) or 0.0, percentile(tier, share) or 0.0) for share in (0.5, 0.95))
     return {
         "requests": len(samples),
         "stock_p50_s": p50[0],
@@ -140,7 +141,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, Any]:
         "p50_ratio": p50[1] / p50[0],
         "p95_ratio": p95[1] / p95[0],
         "paired_ratio": statistics.median(b / a for a, b in zip(stock, tier, strict=True)),
-        "waited_p95_s": percentile(waited, 0.95),
+        "waited_p95_s": percentile(waited, 0.95) or 0.0,
         "waited_max_s": max(waited),
         "where": where(samples),
         "other_outputs": sum(not sample.same_output for sample in samples),

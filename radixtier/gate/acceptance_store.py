@@ -54,7 +54,11 @@ def store(subject: Subject, sample_bytes: int | None, progress: Callable[[float]
             [*(Check(name, Verdict.SKIPPED, reason) for name in (IDENTITY, INTEGRITY)), health(subject.state)], {}
         )
     with opened(directories) as drives:
-        checks = [identity(subject, drives), integrity(drives, sample_bytes, progress), health(subject.state)]
+        checks = [
+            identity(subject, drives),
+            integrity(drives, sample_bytes, progress, empty=subject.attached),
+            health(subject.state),
+        ]
         told = [{"directory": str(d.directory), "rank": d.files.rank, "identity": d.identity} for d in drives]
     return Part(checks, {"stores": told})
 
@@ -98,8 +102,13 @@ def _stranger(wanted: Mapping[str, Any], drives: Sequence[OfflineDrive]) -> str:
     return "; ".join(found)
 
 
-def integrity(drives: Sequence[OfflineDrive], sample_bytes: int | None, progress: Callable[[float], None]) -> Check:
-    """Read pages and compare their checksums; see :func:`store` for the arguments and errors."""
+def integrity(
+    drives: Sequence[OfflineDrive], sample_bytes: int | None, progress: Callable[[float], None], *, empty: bool
+) -> Check:
+    """Read pages and compare their checksums; see :func:`store` for the arguments and errors.
+
+    ``empty`` says whether there may be no page: a server that the gate has started was given some to write.
+    """
     faults = [f"{drive.directory}: {drive.trouble}" for drive in drives if drive.trouble]
     whole = [(drive, drive.header, drive.journal) for drive in drives if drive.header and drive.journal]
     pages = nbytes = on_record = n_bad = 0
@@ -117,8 +126,11 @@ def integrity(drives: Sequence[OfflineDrive], sample_bytes: int | None, progress
         faults += [f"and {n_bad - MOST_TOLD} more"] if n_bad > MOST_TOLD else []
         fix = "stop the server and run radixtier store scrub on its directories"
         return Check(INTEGRITY, Verdict.FAIL, "; ".join([*faults, read]), fix)
+    if not pages and empty:
+        return Check(INTEGRITY, Verdict.SKIPPED, "it can be read, and holds no page yet")
     if not pages:
-        return Check(INTEGRITY, Verdict.PASS, "it can be read, and holds no page yet")
+        fix = "see the server's log, and whether --radix-tier-admission lets anything through to NVMe"
+        return Check(INTEGRITY, Verdict.FAIL, "it holds no page, though the server was given a prompt to store", fix)
     return Check(INTEGRITY, Verdict.PASS, f"{read}, every checksum right")
 
 

@@ -22,6 +22,7 @@ def compare(sets: Sequence[Samples]) -> tuple[Check, dict[str, Any]]:
     for samples in sets:
         for name in samples.tokens:
             computed = {answer.output for answer in samples.answers.get((name, "recompute"), ())}
+            computed |= {samples.computed[name].output} if name in samples.computed else set()
             cold = [answer.output for answer in samples.answers.get((name, "nvme"), ())]
             hits = [answer.output for answer in samples.control.get(name, ())]
             if not computed:

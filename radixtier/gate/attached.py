@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from radixtier.control.client import ControlClient, ControlError
 from radixtier.gate import cooling
-from radixtier.gate.launched import drop_page_cache, room, token_paths
-from radixtier.gate.stand import Room, Side, Unavailable, store_bytes
+from radixtier.gate.acceptance_subject import _local_pid
+from radixtier.gate.launched import room, token_paths
+from radixtier.gate.stand import Room, Side, Unavailable, nothing, store_bytes
 from radixtier.live.client import Client, RequestFailed
-from radixtier.live.processes import Usage, usage
+from radixtier.live.page_cache import drop
+from radixtier.live.processes import Usage, measured
 from radixtier.load.answer import Piece
 from radixtier.load.target import SglangTarget
 
@@ -38,6 +41,8 @@ class AttachedStand:
         Of its store; what the server itself names, if it is on this machine, goes first.
     disturb
         Whether it may be flushed.
+    api_key
+        Of the server, "" for none.
     model
         Directory of its model, where it is known.
 
@@ -58,18 +63,21 @@ class AttachedStand:
         directories: Sequence[Path] = (),
         *,
         disturb: bool = False,
+        api_key: str = "",
         model: Path | None = None,
     ) -> None:
         self.disturb = disturb
         self.model = model
         self.control = control
         self.notes: dict[str, Any] = {}
-        self.tiered = Side("tiered", SglangTarget(url))
-        Client(url, timeout_s=30.0).call("GET", "/health")
+        self._api_key = api_key
+        self.tiered = Side("tiered", SglangTarget(url, api_key=api_key))
+        Client(url, timeout_s=30.0, api_key=api_key).call("GET", "/health")
         state = self.state() or {}
         told = tuple(Path(path) for path in state.get("directories") or () if Path(path).is_dir())
         self.directories = told or tuple(path.absolute() for path in directories)
-        self._pid: int | None = state.get("pid") if told else None
+        # The account alone may be that of another machine, and so its pid.
+        self._pid = _local_pid(state, self.directories)
         self._numbers = time.time_ns()
         self._page = 0
 
@@ -89,7 +97,7 @@ class AttachedStand:
 
     def room(self) -> Room:
         """See :meth:`Stand.room`."""
-        return room(self.tiered.target.url, self.state())
+        return room(self.tiered.target.url, self.state(), self._api_key)
 
     def state(self) -> dict[str, Any] | None:
         """See :meth:`Stand.state`."""
@@ -103,7 +111,7 @@ class AttachedStand:
         if not self.disturb:
             raise Unavailable("the server is in use: --disturb allows to flush it")
         try:
-            Client(side.target.url).flush()
+            Client(side.target.url, api_key=self._api_key).flush()
         except (RequestFailed, OSError) as error:
             raise Unavailable(f"the server was not flushed, others may be using it ({error})") from None
 
@@ -131,7 +139,7 @@ class AttachedStand:
         """Never."""
         raise Unavailable("the gate did not start this server: --launch lets it restart one")
 
-    def kill(self) -> float:
+    def kill(self, dead: Callable[[], object] = nothing) -> float:
         """Never."""
         raise Unavailable("the gate did not start this server: --launch lets it kill one and start it again")
 
@@ -149,7 +157,7 @@ class AttachedStand:
     def usage(self) -> Usage | None:
         """See :meth:`Stand.usage`."""
         try:
-            return None if self._pid is None else usage(os.getpgid(self._pid))
+            return None if self._pid is None else measured(os.getpgid(self._pid))
         except OSError:
             return None
 
@@ -159,4 +167,6 @@ class AttachedStand:
 
     def drop_page_cache(self) -> None:
         """See :meth:`Stand.drop_page_cache`."""
-        drop_page_cache(self.directories)
+        for directory in self.directories:
+            with suppress(OSError):
+                drop(directory)

@@ -27,19 +27,21 @@ QUESTIONS = {
     "G4": "Does it stay right, fast and within its bounds, and does it recover from faults?",
 }
 
-_WORDS = {
-    "pass": "The tier passed on this server.",
-    "fail": "The tier did not pass on this server.",
-    "skipped": "No verdict.",
-}
+_PASSED, _SOME_PASSED = (
+    "The tier passed on this server.",
+    "The gates that were asked for passed. Whether tiering pays is not said: that takes G3.",
+)
+_WORDS = {"fail": "The tier did not pass on this server.", "skipped": "No verdict."}
 
 LIMITS_OF_PROOF = (
     "These figures hold for this machine, this model and these prompts; other loads reuse more or less.",
     "Recovered prompts were written to NVMe completely before they were asked for again. How often your load finds its "
     "prefixes there is a question for a recorded trace and the lab.",
-    "A quick run has few requests per level: its intervals are wide, and its soak shows no slow leak.",
+    "A quick run has few requests per level, too few for intervals, and its soak shows no slow leak.",
     "Faults are those of the test: errors, flipped bits, slowness and a killed server. A power cut of the drive itself "
     "is none of them.",
+    "The tier's authors have not proven it on a GPU: a report from one is the first evidence for such a machine, and a "
+    "report from a CPU says nothing about GPUs.",
 )
 
 _CSS = """
@@ -119,9 +121,18 @@ def _head(report: Mapping[str, Any]) -> Html:
     return Html(
         f"<header><h1>radixtier gate {badge(verdict['overall'])}</h1>"
         f'<p class="soft">{escape(", ".join(filter(None, about)))}</p>'
-        f"<p>{escape(_WORDS[verdict['overall']])}</p>{incomplete}"
+        f"<p>{escape(_words(report))}</p>{incomplete}"
         f'<div class="tiles">{tiles}</div>{table(["gate", "verdict", "why", "time"], gates, right=(3,))}</header>'
     )
+
+
+def _words(report: Mapping[str, Any]) -> str:
+    """Return what became of the whole in a sentence."""
+    verdict = report["verdict"]
+    if verdict["overall"] == "pass":
+        return _PASSED if verdict["G3"] == "pass" else _SOME_PASSED
+    told = report["reasons"].get("overall") or [] if verdict["overall"] == "skipped" else []
+    return " ".join([_WORDS[verdict["overall"]], *(f"{reason}." for reason in told)])
 
 
 def _reasons(reasons: Sequence[str], verdict: str) -> Html:

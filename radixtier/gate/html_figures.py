@@ -117,10 +117,10 @@ def _recovery(figures: Figures) -> Html:
 
 def _ratios(figures: Figures) -> Html:
     rows = [
-        [level, ratio(each.get("ttft_ratio")), ratio(each.get("throughput_ratio")), each.get("rounds")]
+        [level, ratio(each.get("ttft_ratio")), ratio(each.get("throughput_ratio")), each.get("bounds") or ""]
         for level, each in _ordered(figures.get("levels"))
     ]
-    head = ["at a time", "TTFT, NVMe / computed again", "throughput, NVMe / computed again", "rounds"]
+    head = ["at a time", "TTFT, NVMe / computed again", "throughput, NVMe / computed again", "in brackets"]
     return table(head, rows, right=range(4))
 
 
@@ -224,7 +224,7 @@ _PARTS: dict[str, Sequence[tuple[str, Callable[[Figures], Html]]]] = {
     ),
     "G2": (("By concurrency", _baseline),),
     "G3": (
-        ("Ratios, with 95 % intervals", _ratios),
+        ("Ratios", _ratios),
         ("By concurrency", _recovery),
         ("By length of the prefix, one request at a time", _by_length),
         ("After a restart", _simple("restart")),

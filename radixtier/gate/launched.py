@@ -9,9 +9,9 @@ arguments without the tier's, and as many tokens of HBM. Main thread, but for wh
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,20 @@ from radixtier.control.client import ControlClient, ControlError
 from radixtier.gate import cooling
 from radixtier.gate.profiles import Plan
 from radixtier.gate.progress import Progress
-from radixtier.gate.stand import Room, Side, store_bytes
-from radixtier.io.live_faults import CHECK_S, VARIABLE
+from radixtier.gate.stand import Room, Side, nothing, store_bytes
+from radixtier.io.live_faults import VARIABLE
 from radixtier.live.client import Client, RequestFailed
-from radixtier.live.processes import Usage, usage
+from radixtier.live.faults import SEEN_S, write_faults
+from radixtier.live.page_cache import drop
+from radixtier.live.processes import Usage, measured
 from radixtier.live.server import Server
 from radixtier.load.answer import Piece
 from radixtier.load.target import SglangTarget
 from radixtier.units import BadValue, Unit, parse_size
 
-SEEN_S = 3 * CHECK_S
-"""After which a server has seen new faults, seconds."""
-
 _ENABLE, _TIER = "--enable-radix-tier", "--radix-tier-"
 _HBM, _NVME_PATH, _CONTROL = "--radix-tier-hbm-size", "--radix-tier-nvme-path", "--radix-tier-control"
+_KEYS = ("--api-key", "--admin-api-key")
 _SCRUB = "--radix-tier-scrub"
 """Is switched off where servers are stopped by a signal: a read under way would look like one that the drive left
 hanging, and its page would be given up."""
@@ -70,12 +70,12 @@ def _operands(words: Sequence[str]) -> list[str]:
 
 
 def check_flags(flags: Sequence[str]) -> None:
-    """Check that arguments are those of a server with a store.
+    """Check that arguments are those of a server with a store, which the gate can ask.
 
     Raises
     ------
     BadValue
-        Saying what is missing.
+        Saying what is missing, or which flag has which value that cannot be used.
     """
     if _ENABLE not in flags:
         raise BadValue(f"no {_ENABLE} among the server's arguments", f"Add {_ENABLE}, and flags for its tiers")
@@ -83,6 +83,11 @@ def check_flags(flags: Sequence[str]) -> None:
         raise BadValue(f"no {_NVME_PATH} among the server's arguments", f"Add {_NVME_PATH} DIRECTORY")
     if not values_of(flags, "--model-path", "--model"):
         raise BadValue("no --model-path among the server's arguments", "Add --model-path DIRECTORY")
+    for word in flags:
+        if (name := word.partition("=")[0]) in _KEYS:
+            raise BadValue(f"{name}: the gate asks its servers without a key", f"Leave out {name}: they are local")
+    _address(flags)
+    _tokens(flags)
 
 
 class LaunchedStand:
@@ -127,7 +132,7 @@ class LaunchedStand:
         write_faults(self._faults, "")
         self._numbers = time.time_ns()
         self._logs = self._page = 0
-        self._hbm_tokens = _tokens(values_of(flags, _HBM))
+        self._hbm_tokens = _tokens(flags)
         self.notes: dict[str, Any] = {}
         device = values_of(flags, "--device")
         self.beside = not (device != ["cpu"] if apart is None else apart)
@@ -142,7 +147,7 @@ class LaunchedStand:
         self._stock = self._side("stock", [], {}, command)
         self._command = command
         self.stock: Side | None = self._stock
-        self.control = ControlClient(self._address())
+        self.control = ControlClient(_address(flags))
 
     # ---- servers -------------------------------------------------------------------------------------------------
 
@@ -216,10 +221,11 @@ class LaunchedStand:
         self._stop(self.tiered)
         return self._start(self.tiered)
 
-    def kill(self) -> float:
+    def kill(self, dead: Callable[[], object] = nothing) -> float:
         """See :meth:`Stand.kill`."""
         assert self.tiered.server is not None
         self.tiered.server.kill()
+        dead()
         return self._start(self.tiered)
 
     def close(self) -> None:
@@ -277,7 +283,7 @@ class LaunchedStand:
     def usage(self) -> Usage | None:
         """See :meth:`Stand.usage`."""
         server = self.tiered.server
-        return usage(server.pid) if server is not None and server.running() else None
+        return measured(server.pid) if server is not None and server.running() else None
 
     def store_bytes(self) -> int | None:
         """See :meth:`Stand.store_bytes`."""
@@ -285,27 +291,15 @@ class LaunchedStand:
 
     def drop_page_cache(self) -> None:
         """See :meth:`Stand.drop_page_cache`."""
-        drop_page_cache(self.directories)
-
-    def _address(self) -> Address:
-        given = values_of(self._flags, _CONTROL)
-        address = parse_address(given[0], key=True) if given else Address(path=str(self.directories[0] / _SOCKET))
-        if address is None:
-            raise BadValue(f"{_CONTROL} off: the gate cannot ask this server", f"Leave out {_CONTROL}")
-        return address
+        for directory in self.directories:
+            with suppress(OSError):
+                drop(directory)
 
 
-def write_faults(file: Path, faults: str) -> None:
-    """Replace a faults file in one step."""
-    new = file.with_name(f"{file.name}.new")
-    new.write_text(faults, encoding="utf-8")
-    new.rename(file)
-
-
-def room(url: str, state: Mapping[str, Any] | None) -> Room:
+def room(url: str, state: Mapping[str, Any] | None, api_key: str = "") -> Room:
     """Return what fits into a server, from what it tells of itself."""
     try:
-        told = json.loads(Client(url, timeout_s=30.0).call("GET", "/server_info"))
+        told = json.loads(Client(url, timeout_s=30.0, api_key=api_key).call("GET", "/server_info"))
     except (RequestFailed, OSError, ValueError):
         told = {}
     tiers = (state or {}).get("tiers", {})
@@ -319,29 +313,31 @@ def room(url: str, state: Mapping[str, Any] | None) -> Room:
     )
 
 
-def drop_page_cache(directories: Sequence[Path]) -> None:
-    """Let the system forget what it keeps of the files below some directories."""
-    for directory in directories:
-        for file in directory.rglob("*"):
-            try:
-                descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-            except OSError:
-                continue
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            except OSError:
-                pass
-            finally:
-                os.close(descriptor)
-
-
 def token_paths(paths: Sequence[Piece]) -> list[Sequence[int]]:
     return [path for path in paths if not isinstance(path, str)]
 
 
-def _tokens(values: Sequence[str]) -> int | None:
-    """A size given in tokens; None for one in bytes, or none."""
-    if not values:
+def _address(flags: Sequence[str]) -> Address:
+    """Where a server with these arguments listens for the gate."""
+    if not (given := values_of(flags, _CONTROL)):
+        return Address(path=str(Path(values_of(flags, _NVME_PATH)[0]).absolute() / _SOCKET))
+    try:
+        address = parse_address(given[0])
+    except BadValue as error:
+        raise BadValue(f"{_CONTROL} {given[0]}: {error.why}", f"{error.fix}, or leave out {_CONTROL}") from None
+    if address is None:
+        raise BadValue(f"{_CONTROL} {given[0]}: the gate cannot ask this server", f"Leave out {_CONTROL}")
+    if not address.path and not address.port:
+        raise BadValue(f"{_CONTROL} {given[0]}: the gate does not learn which port that is", f"Leave out {_CONTROL}")
+    return address
+
+
+def _tokens(flags: Sequence[str]) -> int | None:
+    """A size of HBM given in tokens; None for one in bytes, or none."""
+    if not (given := values_of(flags, _HBM)):
         return None
-    size = parse_size(values[0])
+    try:
+        size = parse_size(given[0])
+    except BadValue as error:
+        raise BadValue(f"{_HBM} {given[0]}: {error.why}", error.fix) from None
     return size.amount if size.unit is Unit.TOKENS else None

@@ -1,19 +1,21 @@
 """TTFT by length of the context and by where it comes from: computed, HBM, DRAM and NVMe, one request at a time.
 
 Owns those samples, and with them the answers that are compared (:mod:`radixtier.gate.answers`). Invariant: a sample
-counts for a tier only if the server says that the prompt came from there. Main thread.
+counts for a tier only if the server says that the prompt, without what all share, came from there; answers are kept by
+the conversation that was asked, so that only answers to the same prompt are ever compared. Main thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from radixtier.gate.profiles import Limits, Returning
 from radixtier.gate.progress import Progress
-from radixtier.gate.result import Check, limit
+from radixtier.gate.result import Check, Verdict, limit
 from radixtier.gate.rounds import Pool
+from radixtier.gate.sources import own_source
 from radixtier.gate.stand import Side, Stand, check_alive
 from radixtier.load.answer import Answer
 from radixtier.load.figures import percentile
@@ -30,18 +32,26 @@ class Samples:
     answers: dict[tuple[str, str], list[Answer]] = field(default_factory=dict)
     control: dict[str, list[Answer]] = field(default_factory=dict)
     """By conversation, HBM hits of the server that computed it: what a hit changes without any tier."""
+    computed: dict[str, Answer] = field(default_factory=dict)
+    """By conversation, the answer when it was computed among others: its words count, its time does not."""
     tokens: dict[str, int] = field(default_factory=dict)
     """By conversation, the length of what it recovers."""
 
     def add(self, load: Returning, answer: Answer) -> None:
         """Take an answer to a first prompt, if it is one."""
-        if answer.ok and answer.source in SOURCES:
-            self.answers.setdefault((load.conversation.name, answer.source), []).append(answer)
+        source = own_source(load, answer)
+        if answer.ok and source in SOURCES:
+            self.answers.setdefault((load.conversation.name, source), []).append(answer)
             self.tokens[load.conversation.name] = load.tokens - load.shared
+
+    def add_computed(self, load: Returning, answer: Answer) -> None:
+        """Take the answer to a first prompt that was computed while others were under way."""
+        if answer.ok and own_source(load, answer) == "recompute":
+            self.computed[load.conversation.name] = answer
 
     def add_control(self, load: Returning, answer: Answer) -> None:
         """Take what the server that computed a prompt says when it has it in HBM."""
-        if answer.ok and answer.source == "hbm":
+        if answer.ok and own_source(load, answer) == "hbm":
             self.control.setdefault(load.conversation.name, []).append(answer)
 
     def add_round(self, loads: Sequence[Returning], played: Played) -> None:
@@ -84,8 +94,12 @@ def measure(
     with stand.tiered.awake():
         for each in loads:
             say.step(f"TTFT at {each.tokens:,} tokens by source")
-            if not stand.beside and each in new:
-                samples.add(each, pool.first[each.conversation.name])
+            if not stand.beside:
+                first = pool.first[each.conversation.name]
+                (samples.add if each in new else samples.add_computed)(each, first)
+                if not samples.of(each.tokens - each.shared, "recompute"):
+                    other = pool.apart(each.tokens - each.shared)
+                    samples.add(other, ask(stand.tiered, pool, other))
             ask(stand.tiered, pool, each)
             again = ask(stand.tiered, pool, each)
             samples.add(each, again)
@@ -128,14 +142,15 @@ def ask(side: Side, pool: Pool, load: Returning) -> Answer:
     return answer
 
 
-def judge(figures: Mapping[str, Mapping[str, Any]], limits: Limits) -> list[Check]:
-    """Return a check for every length that has a limit."""
-    return [
-        limit(
-            f"TTFT from NVMe / recompute at {tokens:,} tokens",
-            figures.get(str(tokens), {}).get("ratio"),
-            most,
-            fix="See docs/gate.md for what a recovery costs, and G1 for the drive's bandwidth",
-        )
-        for tokens, most in limits.by_length
-    ]
+def judge(figures: Mapping[str, Mapping[str, Any]], limits: Limits, cut: Collection[int] = ()) -> list[Check]:
+    """Return a check for every length that has a limit; one that was not measured fails, unless it was ``cut``."""
+    return [_judge(figures, tokens, most, tokens in cut) for tokens, most in limits.by_length]
+
+
+def _judge(figures: Mapping[str, Mapping[str, Any]], tokens: int, most: float, cut: bool) -> Check:
+    name = f"TTFT from NVMe / recompute at {tokens:,} tokens"
+    value = figures.get(str(tokens), {}).get("ratio")
+    if value is None and cut:
+        return Check(name, Verdict.SKIPPED, "prompts of this length do not fit into this server and were cut")
+    fix = "See docs/gate.md for what a recovery costs, and G1 for the drive's bandwidth"
+    return limit(name, value, most, fix=fix, needed=True)

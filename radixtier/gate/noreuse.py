@@ -12,11 +12,12 @@ from typing import Any
 
 from radixtier.gate.profiles import Plan
 from radixtier.gate.progress import Progress
+from radixtier.gate.ratios import bounds, enclosed
 from radixtier.gate.result import Check, Verdict
 from radixtier.gate.stand import Side, Stand
 from radixtier.load.answer import Piece
 from radixtier.load.figures import Ratio, median_ratio, ratio_of_medians
-from radixtier.load.paired import Work, in_turns, work
+from radixtier.load.paired import Work, blocks, in_turns, work
 
 NAME = "no-reuse throughput"
 NOTE = "no-reuse turns of stock"
@@ -36,13 +37,17 @@ def measure(stand: Stand, plan: Plan, say: Progress) -> tuple[Check, dict[str, A
         ratio = ratio_of_medians([a.tokens_per_s for a, _ in turns], [b.tokens_per_s for _, b in turns])
     else:
         return Check(NAME, Verdict.SKIPPED, "only one server fits at a time, and G2 did not measure stock"), {}
-    figures = _figures(turns, ratio, limit)
+    pairs = [(ours.tokens_per_s, max(theirs.tokens_per_s, 1e-9)) for ours, theirs in turns]
+    measured = blocks(pairs) if stand.beside else pairs
+    ratio = enclosed(ratio, [ours / theirs for ours, theirs in measured])
+    kind = bounds(len(measured), "pair of turns" if stand.beside else "turn")
+    figures = {**_figures(turns, ratio, limit), "bounds": kind}
     if bad := _bad(turns):
         return Check(NAME, Verdict.FAIL, bad, "Look at the servers' logs"), figures
     good = ratio.value >= limit
-    reason = f"{ratio.value:.3f} of stock ({ratio.low:.3f} to {ratio.high:.3f}, {len(turns)} turns), at least {limit:g}"
+    reason = f"{ratio.value:.3f} of stock ({kind} {ratio.low:.3f} to {ratio.high:.3f}), at least {limit:g}"
     if ratio.low < limit <= ratio.high:
-        reason += "; the interval has the limit inside, the estimate decides"
+        reason += "; the limit is between these, the estimate decides"
     return Check(NAME, Verdict.PASS if good else Verdict.FAIL, reason, "" if good else _FIX), figures
 
 

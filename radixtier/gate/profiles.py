@@ -362,7 +362,12 @@ class Returning:
 
 
 def returning(
-    made: Plan, target: Target, lengths: Sequence[int], number: Callable[[], int], name: str
+    made: Plan,
+    target: Target,
+    lengths: Sequence[int],
+    number: Callable[[], int],
+    name: str,
+    shared: Piece | None = None,
 ) -> list[Returning]:
     """Make the conversations of a load, with prompts that nobody asked before.
 
@@ -374,8 +379,13 @@ def returning(
         Numbers for the pieces.
     name
         In front of each conversation's name.
+    shared
+        What all of them have in front; a new piece by default. None of it where the plan has nothing shared.
     """
-    shared = target.piece(made.shared_tokens, number()) if made.shared_tokens else None
+    if not made.shared_tokens:
+        shared = None
+    elif shared is None:
+        shared = target.piece(made.shared_tokens, number())
     made_up = []
     for at, tokens in enumerate(lengths):
         own = target.piece(tokens, number())

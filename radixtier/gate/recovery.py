@@ -16,7 +16,8 @@ from radixtier.gate.lengths import Samples, ask
 from radixtier.gate.profiles import Plan, fit
 from radixtier.gate.progress import Progress
 from radixtier.gate.result import Check, Result, Verdict, least
-from radixtier.gate.rounds import Pool, judge, run_level
+from radixtier.gate.rounds import Asked, Pool, judge, kept_in_memory, run_level
+from radixtier.gate.sources import own_cached
 from radixtier.gate.stand import Stand, Unavailable
 
 KEY, TITLE = "G3", "Main gate: cold recovery from NVMe"
@@ -36,10 +37,13 @@ def _run(stand: Stand, plan: Plan, say: Progress) -> tuple[list[Check], dict[str
     figures: dict[str, Any] = {"levels": {}, "baseline_side": "stock" if stand.beside else "tiered, new prompts"}
     checks: list[Check] = []
     with stand.tiered.awake():
+        wanted = plan.by_length
         plan, figures["notes"] = fit(plan, stand.room())
+        cut = set(wanted) - set(plan.by_length)
         stand.chill([])  # what cannot be done is known before anything is computed
         say.total(_expected_s(plan))
-        pool, samples, extra = Pool(stand, plan), Samples(), Samples()
+        asked = Asked()
+        pool, samples, extra = Pool(stand, plan, asked=asked), Samples(), Samples()
         for level in plan.levels:
             pool.take(plan.level(level))
         say.step("the server with the tier computes the contexts once")
@@ -50,14 +54,17 @@ def _run(stand: Stand, plan: Plan, say: Progress) -> tuple[list[Check], dict[str
         figures["levels"][str(level)] = found.figures()
         checks += judge(found, plan)
         if level == 1:
-            for played in (*found.baseline, *found.cold):
+            for loads, played in zip(found.baseline_loads, found.baseline, strict=True):
+                samples.add_round(loads, played)
+            for played in found.cold:
                 samples.add_round(pool.take(plan.level(1)), played)
         say.at(share=0.2 + 0.4 * number / len(plan.levels))
     lengths.measure(stand, pool, plan.by_length, samples, say)
     figures["by_length"] = samples.figures()
-    checks += lengths.judge(figures["by_length"], plan.limits)
+    checks += lengths.judge(figures["by_length"], plan.limits, cut)
     say.at(share=0.7)
-    lengths.measure(stand, Pool(stand, plan, "answers"), (plan.answers_tokens,) * plan.answers, extra, say, passes=1)
+    others = Pool(stand, plan, "answers", asked)
+    lengths.measure(stand, others, (plan.answers_tokens,) * plan.answers, extra, say, passes=1)
     check, figures["answers"] = answers.compare([samples, extra])
     checks.append(check)
     say.at(share=0.8)
@@ -65,7 +72,8 @@ def _run(stand: Stand, plan: Plan, say: Progress) -> tuple[list[Check], dict[str
     checks.append(check)
     say.at(share=0.95)
     found_again, figures["restart"] = _restart(stand, plan, pool, samples, say)
-    return checks + found_again, figures
+    figures["requests"] = {"sent": asked.requests, "failed": len(asked.errors)}
+    return [*checks, *found_again, asked.check()], figures
 
 
 def _restart(
@@ -81,10 +89,12 @@ def _restart(
             started_s = stand.restart()
         except Unavailable as reason:
             return [Check(name, Verdict.SKIPPED, str(reason))], {}
+        stand.drop_page_cache()  # what was read while it started, and before
+        kept = kept_in_memory(stand)
         found = [ask(stand.tiered, pool, each) for each in loads]
-    stored = sum(answer.cached.nvme + answer.cached.dram for answer in found if answer.cached)
+    own = [own_cached(answer.cached, each.shared) for each, answer in zip(loads, found, strict=True) if answer.cached]
     # DRAM was empty when the process began: what is there was read ahead of the requests.
-    share = stored / sum(each.tokens for each in loads)
+    share = sum(each.nvme + each.dram for each in own) / sum(each.tokens - each.shared for each in loads)
     shares = []
     for each, answer in zip(loads, found, strict=True):
         computed = [known.ttft_s for known in samples.of(each.tokens - each.shared, "recompute")]
@@ -95,6 +105,7 @@ def _restart(
         "started_s": started_s,
         "written": written,
         "share": share,
+        "page_cache_bytes": kept,
         "ttft_s": [answer.ttft_s for answer in found],
         "tokens": [each.tokens for each in loads],
         "ttft_ratio": ratio,
@@ -102,7 +113,9 @@ def _restart(
     fix = "Look at the server's log for what it restored, and at --radix-tier-nvme-size"
     return [
         least(f"{name}, share from the store", share, plan.limits.cold_share, fix=fix),
-        least(f"{name}, fall of TTFT", None if ratio is None else 1 - ratio, plan.limits.ttft_fall, fix=fix),
+        least(
+            f"{name}, fall of TTFT", None if ratio is None else 1 - ratio, plan.limits.ttft_fall, fix=fix, needed=True
+        ),
     ], figures
 
 

@@ -1,12 +1,13 @@
 """The report of a run as data: ``report.json``.
 
 Owns its schema and its version. Invariant: a file appears whole or not at all, and says itself whether the run came to
-its end; a run that did not can fail, but not pass. Any thread.
+its end; the whole passes only if that run came to its end and every gate that was asked for passed. Any thread.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -33,7 +34,19 @@ NOT_ASKED = "not asked for"
 NOT_REACHED = "not run: the run ended before"
 
 
-_SECRET = re.compile(r"--[\w-]*(?:api-key|password|secret)[\w-]*")
+_NAMES = r"(?:api[-_]?key|passw(?:or)?d|passphrase|secret|credential|(?<![a-z0-9])token(?![a-z0-9]))"
+_SECRET = re.compile(rf"--[\w-]*{_NAMES}[\w-]*", re.IGNORECASE)
+_VARIABLE = re.compile(
+    r"\w*(?:token|_key|apikey|password|passwd|passphrase|secret|credential)s?(?:_[a-z]*)?", re.IGNORECASE
+)
+_MEMBER = re.compile(
+    r"""(["'][^"']*(?:key|token|passw(?:or)?d|passphrase|secret|credential)["']\s*:\s*)"""
+    r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s,}\]"']+)""",
+    re.IGNORECASE,
+)
+"""Of JSON: the name of something secret, and its value."""
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[^\s\"']+", re.IGNORECASE)
+_USER = re.compile(r"(://)[^/\s@]+@")
 
 
 class BadReport(ValueError):
@@ -80,8 +93,10 @@ class Report:
         verdicts = {key: found[key].verdict if key in found else Verdict.SKIPPED for key in TITLES}
         reasons = {key: found[key].reasons if key in found else [self._absent(key)] for key in TITLES}
         overall = together(verdicts.values())
-        if overall is Verdict.PASS and not self.complete:
+        lacking = [key for key in TITLES if key in self.chosen and verdicts[key] is Verdict.SKIPPED]
+        if overall is Verdict.PASS and (lacking or not self.complete):
             overall = Verdict.SKIPPED
+        reasons["overall"] = [f"{key} did not run: {reasons[key][0]}" for key in lacking]
         return {
             "schema_version": SCHEMA_VERSION,
             "verdict": {**{key: verdict.value for key, verdict in verdicts.items()}, "overall": overall.value},
@@ -143,17 +158,23 @@ def versions() -> dict[str, str]:
 
 
 def redacted(flags: Sequence[str]) -> list[str]:
-    """Return arguments with the values of keys and passwords left out: reports are handed around."""
+    """Return arguments with the values of keys, tokens and passwords left out: reports are handed around.
+
+    Values of flags and of variables (``NAME_TOKEN=...``), members of JSON, bearer tokens, and users in URLs.
+    """
     shown: list[str] = []
     hide = False
     for word in flags:
-        name, equals, _ = word.partition("=")
-        if hide and not word.startswith("--"):
-            shown.append("...")
-        else:
-            shown.append(f"{name}=..." if equals and _SECRET.fullmatch(name) else word)
+        shown.append("..." if hide and not word.startswith("--") else _redacted(word))
         hide = bool(_SECRET.fullmatch(word))
     return shown
+
+
+def _redacted(word: str) -> str:
+    name, equals, _ = word.partition("=")
+    if equals and (_SECRET.fullmatch(name) or _VARIABLE.fullmatch(name)):
+        return f"{name}=..."
+    return _USER.sub(r"\1...@", _BEARER.sub(r"\1 ...", _MEMBER.sub(r'\1"..."', word)))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -192,7 +213,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no JSON"
         raise BadReport(f"{path}: {why}: name a {JSON_NAME} of radixtier gate run") from None
     if wrong := list(faults(report)):
@@ -211,26 +232,51 @@ def faults(report: Any) -> Iterable[str]:
         return
     words = {verdict.value for verdict in Verdict}
     verdict = report.get("verdict")
-    if not isinstance(verdict, dict) or set(verdict) != {*TITLES, "overall"} or not set(verdict.values()) <= words:
+    if not isinstance(verdict, dict) or set(verdict) != {*TITLES, "overall"} or not _all_in(verdict.values(), words):
         yield f"its verdict has not one of {', '.join(sorted(words))} for each gate"
     reasons = report.get("reasons")
-    if not isinstance(reasons, dict) or not all(isinstance(reasons.get(key), list) for key in TITLES):
+    if not isinstance(reasons, dict) or not all(_texts(reasons.get(key)) for key in TITLES):
         yield "it has no reasons"
+    elif not _texts(reasons.get("overall", [])):
+        yield "its reasons for the whole are no texts"
     gates = report.get("gates")
     if not isinstance(gates, dict) or not set(gates) <= set(TITLES):
         yield "it has no gates"
     else:
         for key, gate in gates.items():
             yield from (f"{key}: {wrong}" for wrong in _gate_faults(gate, words))
-    for name, kind in (("complete", bool), ("command", str), ("started", str), ("seconds", (int, float))):
+    for name, kind in (("complete", bool), ("command", str), ("started", str)):
         if not isinstance(report.get(name), kind):
             yield f"it has no {name}"
+    if not _duration(report.get("seconds")):
+        yield "it has no seconds"
 
 
 def _gate_faults(gate: Any, words: set[str]) -> Iterable[str]:
-    if not isinstance(gate, dict) or gate.get("verdict") not in words or not isinstance(gate.get("figures"), dict):
-        yield "it has no verdict or no figures"
+    if not isinstance(gate, dict) or not _all_in([gate.get("verdict")], words):
+        yield "it has no verdict"
         return
-    for check in gate.get("checks") or ():
-        if set(check) != {"name", "verdict", "reason", "fix"} or check["verdict"] not in words:
-            yield f"a check is not whole: {check}"
+    if not isinstance(gate.get("figures"), dict):
+        yield "it has no figures"
+    if not _duration(gate.get("seconds")):
+        yield "it has no seconds"
+    checks = gate.get("checks")
+    if not isinstance(checks, list):
+        yield "it has no checks"
+        return
+    for check in checks:
+        whole = isinstance(check, dict) and set(check) == {"name", "verdict", "reason", "fix"}
+        if not whole or not _texts(list(check.values())) or check["verdict"] not in words:
+            yield f"a check is not whole: {str(check)[:80]}"
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _all_in(values: Iterable[Any], words: set[str]) -> bool:
+    return all(isinstance(value, str) and value in words for value in values)
+
+
+def _duration(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf

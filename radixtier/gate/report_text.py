@@ -16,6 +16,7 @@ from radixtier.gate.result import NOT_CHECKED
 TONES = {"pass": "good", "fail": "bad", "skipped": "warn"}
 MOST_PASSED = 3
 """Reasons that are told of a gate that passed."""
+MOST_NUMBER = 1e300
 
 
 class Headline(NamedTuple):
@@ -79,8 +80,9 @@ def brief(reasons: Sequence[str], verdict: str) -> list[str]:
 def overall(report: Mapping[str, Any]) -> str:
     """Return the overall verdict in words."""
     word = str(report["verdict"]["overall"])
+    reasons = report["reasons"].get("overall") or []
     if report["complete"]:
-        return word
+        return f"{word}: {reasons[0]}" if word == "skipped" and reasons else word
     note = str(report.get("note") or "the run has not ended")
     return f"{word} (incomplete: {note})"
 
@@ -107,8 +109,10 @@ def items(value: object) -> list[Mapping[str, Any]]:
 
 
 def number(value: object) -> float | None:
-    """Return a value that is a number, or None."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """Return a value that is a finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < MOST_NUMBER else None
 
 
 def middle(ratio: object) -> float | None:

@@ -6,6 +6,7 @@ report, and it says so. Invariant: a stand is closed whatever happens, after the
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +22,15 @@ from radixtier.gate.report_text import TONES
 from radixtier.gate.result import Check, Result, Verdict
 from radixtier.gate.stand import Stand, Unavailable
 from radixtier.live.client import Client
+from radixtier.live.server import ServerFailed
 from radixtier.units import BadValue
 
 Gate = Callable[[Stand, Plan, Progress], Result]
 
 INTERRUPTED = 130
+
+NEVER_READY = re.compile(r"before it was ready|was not ready after")
+"""In what `ServerFailed` says of a server that did not come up, other than of one that died."""
 
 _MODULES = ("acceptance", "baseline", "recovery", "soak")
 
@@ -71,7 +76,14 @@ def run(
                 say.line("")
                 say.line(f"{key} {TITLES[key]} ({number} of {len(report.chosen)})", "title")
                 report.note = f"ended during {key}"
-                result = guarded(key, find, stand, plan, say)
+                try:
+                    result = guarded(key, find, stand, plan, say)
+                except NotStarted as error:
+                    report.results.append(error.result)
+                    report.note = f"no server started in {key}, the next gates would fail the same way"
+                    if not report.results[:-1]:
+                        return finish(report, out)
+                    result = report.results.pop()
                 report.results.append(result)
                 report.server = {**report.server, **commands(stand)}
                 say.line(f"{key} {result.verdict.value}", TONES[result.verdict.value])
@@ -83,13 +95,24 @@ def run(
                         return finish(report, out)
             report.complete = True
             return finish(report, out)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interruption:
             report.note = report.note.replace("ended", "interrupted") or "interrupted"
-            say.line(f"interrupted: the server {'stays as it was' if stand.attached else 'is stopped'}", "warn")
-            write(report, out)
+            # A gate that can judge what it has so far leaves that here.
+            if isinstance(partial := getattr(interruption, "result", None), Result):
+                report.results.append(partial)
+            write(report, out)  # before anything is said: the terminal may be gone
+            say.line(f"interrupted: the server {'is left running' if stand.attached else 'is stopped'}", "warn")
             return INTERRUPTED
         finally:
             say.total(0)
+
+
+class NotStarted(Exception):
+    """A server did not start; has what the gate came to."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__()
+        self.result = result
 
 
 def finish(report: Report, out: Path) -> int:
@@ -118,8 +141,15 @@ def commands(stand: Stand) -> Mapping[str, str]:
 
 
 def guarded(key: str, find: Callable[[str], Gate], stand: Stand, plan: Plan, say: Progress) -> Result:
-    """Run a gate; what it raises is its verdict: skipped for what a stand cannot do, else failed."""
+    """Run a gate; what it raises is its verdict: skipped for what a stand cannot do, else failed.
+
+    Raises
+    ------
+    NotStarted
+        A server did not come up.
+    """
     began = time.monotonic()
+    started = True
     try:
         return find(key)(stand, plan, say)
     except Unavailable as error:
@@ -127,10 +157,26 @@ def guarded(key: str, find: Callable[[str], Gate], stand: Stand, plan: Plan, say
     except BadValue as error:
         check = Check("the gate could run", Verdict.FAIL, error.why, error.fix)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        # What follows the first line is the end of a log.
+        first = next(iter(str(error).splitlines()), "").rstrip(":")
+        reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
         check = Check("the gate ran to its end", Verdict.FAIL, reason, "See the servers' logs")
+        started = not (isinstance(error, ServerFailed) and NEVER_READY.search(first))
+        for line in str(error).splitlines()[1:]:
+            say.line(line, "dim")
     say.line(check.reason, TONES[check.verdict.value])
-    return Result(key, TITLES[key], (check,), {}, time.monotonic() - began)
+    result = Result(key, TITLES[key], (check,), {}, time.monotonic() - began)
+    if not started:
+        raise NotStarted(result)
+    return result
+
+
+def hang_up(stand: Stand) -> None:
+    """End every request that is under way, so that nobody has to wait for its answer; none can be sent afterwards."""
+    for side in (stand.tiered, stand.stock):
+        client = getattr(getattr(side, "target", None), "client", None)
+        if isinstance(client, Client):
+            client.hang_up()
 
 
 def alive(stand: Stand) -> bool:

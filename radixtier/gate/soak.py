@@ -1,7 +1,8 @@
 """G4, stability: a long mixed load with faults, and everything that must not grow, drift, fail or go wrong.
 
 Owns the schedule: events one after the other with a pause between, one ``kill -9`` in the middle, every kind at least
-once. Invariant: the drive behaves and the load has ended when it is over, whatever happened. Main thread.
+once. Invariant: the drive behaves and the load has ended when it is over, whatever happened; who interrupts it finds
+the result so far as the attribute ``result`` of the ``KeyboardInterrupt``. Main thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from radixtier.gate.profiles import Plan, fit
 from radixtier.gate.progress import Progress
 from radixtier.gate.result import Check, Result, Verdict
 from radixtier.gate.soak_events import KILL, KINDS, TITLES, Event, Events
-from radixtier.gate.soak_load import Known, Record, SoakLoad, learn, scripts
+from radixtier.gate.soak_load import SoakLoad, learn, learnt, scripts
+from radixtier.gate.soak_records import Record
 from radixtier.gate.soak_verdict import Seen, judge, quiet_times
 from radixtier.gate.soak_watch import Watch, drift, samples_json
 from radixtier.gate.stand import Stand, Unavailable, cap_bytes, check_alive
@@ -40,29 +42,51 @@ def run(stand: Stand, plan: Plan, say: Progress) -> Result:
     side = stand.stock if stand.stock is not None and stand.beside else stand.tiered
     with side.awake() as target:
         known = learn(target, conversations, plan.soak)
+    conversations = learnt(conversations, known)
+    trouble = ""
+    interrupted: KeyboardInterrupt | None = None
+    events: list[Event] = []
     with stand.tiered.awake() as target:
         cap = cap_bytes(stand.state())
         start = time.perf_counter()
-        events: list[Event] = []
-        trouble = ""
-        with (
-            SoakLoad(target, conversations, known, plan.soak) as load,
-            Watch(stand, plan.soak.look_s, lambda: load.records) as watch,
-        ):
-            try:
-                _happen(stand, plan, Events(stand, plan, load, watch, lambda: time.perf_counter() - start), events, say)
-                check_alive(stand.tiered)
-            except ServerFailed as error:
-                trouble = str(error)
-            finally:
-                with suppress(Unavailable):
-                    stand.misbehave("")
+        load = SoakLoad(target, conversations, known, plan.soak)
+        watch = Watch(stand, plan.soak.look_s, load.records.recent)
+        try:
+            with load, watch:
+                try:
+                    happening = Events(stand, plan, load, watch, lambda: time.perf_counter() - start)
+                    _happen(stand, plan, happening, events, say)
+                    check_alive(stand.tiered)
+                finally:
+                    with suppress(Unavailable):
+                        stand.misbehave("")
+        except ServerFailed as error:
+            trouble = str(error).partition("\n")[0]
+        except KeyboardInterrupt as error:
+            interrupted = error
+        seconds = time.perf_counter() - start
         state = stand.state() or {}
-    records = [_since(record, start) for record in load.records]
-    seen = Seen(records, events, watch.samples, known, cap, state)
+    seen = Seen(
+        records=[_since(record, start) for record in load.records.kept()],
+        events=events,
+        samples=watch.samples,
+        known=known,
+        cap=cap,
+        state=state,
+        counts=load.records.counts,
+        seconds=seconds,
+        attached=stand.attached,
+        troubles=[*load.troubles, *([watch.trouble] if watch.trouble else [])],
+    )
     checks = [Check("server", Verdict.FAIL, trouble, "Look at its log")] if trouble else []
-    figures = _figures(seen, time.perf_counter() - start, notes)
-    return Result(KEY, TITLE, (*checks, *judge(seen, plan)), figures, time.monotonic() - began)
+    if interrupted is not None:
+        reason = f"interrupted after {seconds:.0f} of {plan.soak_s:.0f} s"
+        checks.append(Check("ran to its end", Verdict.FAIL, reason, "Run it again"))
+    result = Result(KEY, TITLE, (*checks, *judge(seen, plan)), _figures(seen, seconds, notes), time.monotonic() - began)
+    if interrupted is not None:
+        interrupted.result = result  # type: ignore[attr-defined]
+        raise interrupted
+    return result
 
 
 def _happen(stand: Stand, plan: Plan, happening: Events, done: list[Event], say: Progress) -> None:
@@ -102,17 +126,17 @@ def _since(record: Record, start: float) -> Record:
 
 
 def _figures(seen: Seen, seconds: float, notes: Sequence[str]) -> dict[str, Any]:
-    known: Known = seen.known
-    outcomes = [record.outcome for record in seen.records]
+    known, counts = seen.known, seen.tally
     quiet = quiet_times(seen.events)
     return {
         "seconds": seconds,
-        "turns": len(outcomes),
-        **{outcome: outcomes.count(outcome) for outcome in ("right", "wrong", "failed", "cut")},
+        "turns": sum(counts.values()),
+        **{outcome: counts.get(outcome, 0) for outcome in ("right", "wrong", "failed", "cut")},
         "events": [event.to_json() for event in seen.events],
         "samples": samples_json(seen.samples),
         "drift": {source: drift(seen.records, source, quiet) for source in ("hbm", "dram", "nvme")},
         "varying": known.varying,
+        "not_learnt": known.left_out,
         "store": seen.state.get("store"),
         "notes": list(notes),
     }

@@ -1,8 +1,9 @@
 """The soak's load: conversations with scripted turns, whose right answers are known, and who asks them.
 
-Owns the prompts, the known answers and the records of what was asked. Law: an answer is wrong if it is none of those
-that were seen for its prompt when the answers were learnt. A conversation has one request at a time. Learning is done
-on one thread; :class:`SoakLoad` has ``clients`` threads of its own, its methods are for the main thread.
+Owns the prompts and the known answers. Laws: an answer is wrong if it is none of those that were seen for its prompt
+when the answers were learnt; nothing is learnt from KV that came from DRAM or NVMe, since that is what is under test. A
+conversation has one request at a time. Learning is done on one thread; :class:`SoakLoad` has ``clients`` threads of its
+own, its methods are for the main thread.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import takewhile
 
 from radixtier.gate.profiles import Soak
+from radixtier.gate.soak_records import Outcome, Record, Records
 from radixtier.load.answer import Answer, Piece
 from radixtier.load.target import Target
 
@@ -28,8 +30,6 @@ PAUSE_S = 0.5
 
 QUIET_S = 120.0
 """Longest wait for requests under way."""
-
-Outcome = Literal["right", "wrong", "failed", "cut"]
 
 
 @dataclass(frozen=True)
@@ -63,59 +63,80 @@ class Known:
     answers
         By prompt; more than one where the server varies.
     asked, varied
-        How often a prompt was asked once more, and how often the answer was another.
+        Prompts that were asked once more, and those of them that got another answer then.
+    left_out
+        Answers that were not learnt, nor a control, because part of their prompt came from DRAM or NVMe.
     """
 
     answers: dict[Piece, set[Piece]] = field(default_factory=dict)
     asked: int = 0
     varied: int = 0
+    left_out: int = 0
 
     @property
     def varying(self) -> float:
-        """Share of answers that vary without any fault."""
+        """Share of prompts whose answer varies without any fault."""
         return self.varied / self.asked if self.asked else 0.0
 
 
 def learn(target: Target, conversations: Sequence[Script], soak: Soak, seed: int = 0) -> Known:
-    """Learn the right answers: each prompt once alone, then all again, several at once.
+    """Learn the right answers: each prompt alone, where it is computed, alone once more, then all, several at once.
 
     Raises
     ------
     RuntimeError
-        A request failed.
+        A request failed, or nothing could be learnt.
     """
     known = Known()
     for script in conversations:
         for prompt in script.prompts:
-            known.answers[prompt] = {_answered(target, prompt, soak)}
-    again = [prompt for script in conversations for prompt in script.prompts]
+            answer = _answered(target, prompt, soak)
+            if _from_below(answer):
+                known.left_out += 1
+                break
+            known.answers[prompt] = {answer.output}
+    if not known.answers:
+        raise RuntimeError("no answer could be learnt: every prompt came from DRAM or NVMe")
+    controls: dict[Piece, bool] = {}
+
+    def control(prompt: Piece, answer: Answer) -> None:
+        if _from_below(answer):
+            known.left_out += 1
+            return
+        controls[prompt] = controls.get(prompt, False) or answer.output not in known.answers[prompt]
+        known.answers[prompt].add(answer.output)
+
+    again = list(known.answers)
+    for prompt in again:
+        control(prompt, _answered(target, prompt, soak))
     random.Random(seed).shuffle(again)
     with ThreadPoolExecutor(soak.clients) as pool:
-        outputs = list(pool.map(lambda prompt: _answered(target, prompt, soak), again))
-    for prompt, output in zip(again, outputs, strict=True):
-        known.asked += 1
-        known.varied += output not in known.answers[prompt]
-        known.answers[prompt].add(output)
+        answers = list(pool.map(lambda prompt: _answered(target, prompt, soak), again))
+    for prompt, answer in zip(again, answers, strict=True):
+        control(prompt, answer)
+    known.asked, known.varied = len(controls), sum(controls.values())
     return known
 
 
-def _answered(target: Target, prompt: Piece, soak: Soak) -> Piece:
+def learnt(conversations: Sequence[Script], known: Known) -> list[Script]:
+    """Return the conversations as far as their answers are known."""
+    found = []
+    for script in conversations:
+        prompts = tuple(takewhile(known.answers.__contains__, script.prompts))
+        if prompts:
+            found.append(Script(script.name, prompts))
+    return found
+
+
+def _answered(target: Target, prompt: Piece, soak: Soak) -> Answer:
     answer = target.ask(prompt, soak.answer_tokens)
     if not answer.ok:
         raise RuntimeError(f"a request failed while answers were learnt: {answer.error}")
-    return answer.output
+    return answer
 
 
-@dataclass(frozen=True)
-class Record:
-    """One request of the load; times on the clock of ``time.perf_counter``."""
-
-    began_s: float
-    ended_s: float
-    outcome: Outcome
-    source: str
-    ttft_s: float
-    error: str = ""
+def _from_below(answer: Answer) -> bool:
+    return answer.cached is not None and answer.cached.dram + answer.cached.nvme > 0
 
 
 class SoakLoad:
@@ -127,6 +148,11 @@ class SoakLoad:
         Who is asked.
     conversations, known
         What is asked, and what must come back.
+
+    Attributes
+    ----------
+    records
+        Of all requests.
     """
 
     def __init__(
@@ -144,18 +170,31 @@ class SoakLoad:
         self._running = 0
         self._draw = random.Random(seed)
         self._pool = ThreadPoolExecutor(soak.clients, thread_name_prefix="soak")
-        self.records: list[Record] = []
+        self._clients: list[Future[None]] = []
+        self.records = Records()
 
     def __enter__(self) -> SoakLoad:
         self._open.set()
         for number in range(self._soak.clients):
-            self._pool.submit(self._client, random.Random(f"{self._seed} {number}"))
+            self._clients.append(self._pool.submit(self._client, random.Random(f"{self._seed} {number}")))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._open.set()
         self._pool.shutdown(wait=True)
+
+    @property
+    def running(self) -> int:
+        """How many requests are under way."""
+        with self._change:
+            return self._running
+
+    @property
+    def troubles(self) -> list[str]:
+        """What ended clients before the load was over."""
+        errors = [client.exception() for client in self._clients if client.done()]
+        return [f"a client ended: {type(error).__name__}: {error}" for error in errors if error is not None]
 
     @contextmanager
     def held(self, *, quiet: bool) -> Iterator[None]:
@@ -182,10 +221,10 @@ class SoakLoad:
         with self._change:
             return self._draw.choice(sorted(self._known.answers, key=len))
 
-    def conversation(self) -> list[Piece]:
-        """Return the prompts of some conversation, in their order."""
+    def some(self, most: int) -> list[Script]:
+        """Return some conversations, at most so many."""
         with self._change:
-            return list(self._draw.choice(self._conversations).prompts) if self._conversations else []
+            return self._draw.sample(self._conversations, min(most, len(self._conversations)))
 
     def paths(self, prompts: Sequence[Piece]) -> list[Piece]:
         """Return known prompts with what was answered to them."""
@@ -203,11 +242,13 @@ class SoakLoad:
             if script is None:
                 self._stop.wait(0.02)
                 continue
-            failed = self._ask(script, turn, draw)
-            with self._change:
-                self._free.append((script, (turn + 1) % len(script.prompts)))
-                self._running -= 1
-                self._change.notify_all()
+            try:
+                failed = self._ask(script, turn, draw)
+            finally:
+                with self._change:
+                    self._free.append((script, (turn + 1) % len(script.prompts)))
+                    self._running -= 1
+                    self._change.notify_all()
             if failed:
                 self._stop.wait(PAUSE_S)
 
@@ -217,6 +258,5 @@ class SoakLoad:
         answer = self._target.ask(prompt, self._soak.answer_tokens, session=script.name, cut_after=cut)
         outcome = self.judge(prompt, answer)
         record = Record(answer.started_s, time.perf_counter(), outcome, answer.source, answer.ttft_s, answer.error)
-        with self._change:
-            self.records.append(record)
+        self.records.add(record)
         return outcome == "failed"

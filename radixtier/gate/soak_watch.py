@@ -16,7 +16,7 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from radixtier.gate.soak_load import Record
+from radixtier.gate.soak_records import Record
 from radixtier.gate.stand import Stand
 
 FEWEST = 6
@@ -41,19 +41,30 @@ class Sample:
 
 
 class Watch:
-    """Takes a sample every ``every_s`` seconds; a context manager."""
+    """Takes a sample every ``every_s`` seconds; a context manager.
 
-    def __init__(self, stand: Stand, every_s: float, records: Callable[[], Sequence[Record]]) -> None:
+    Parameters
+    ----------
+    recent
+        Returns the records since it was called last.
+
+    Attributes
+    ----------
+    trouble
+        Why a look failed, the first one; "" if none did. The looks go on.
+    """
+
+    def __init__(self, stand: Stand, every_s: float, recent: Callable[[], Sequence[Record]]) -> None:
         self._stand = stand
         self._every_s = every_s
-        self._records = records
-        self._seen = 0
+        self._recent = recent
         self._began = time.perf_counter()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._life = 0
         self._thread = threading.Thread(target=self._run, name="soak-watch", daemon=True)
         self.samples: list[Sample] = []
+        self.trouble = ""
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -73,8 +84,7 @@ class Watch:
     def look(self) -> Sample:
         """Take a sample now."""
         with self._lock:
-            records = list(self._records())
-            new, self._seen = records[self._seen :], len(records)
+            new = self._recent()
             used = self._stand.usage()
             ttfts = [record.ttft_s for record in new if record.outcome in ("right", "wrong")]
             sample = Sample(
@@ -91,7 +101,10 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # on this thread nobody else would ever know
+                self.trouble = self.trouble or f"a look failed: {type(error).__name__}: {error}"
 
 
 def growth(samples: Sequence[Sample], name: str) -> tuple[float, float] | None:

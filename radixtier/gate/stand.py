@@ -18,14 +18,15 @@ from radixtier.live.processes import Usage
 from radixtier.live.server import Server
 from radixtier.load.answer import Piece
 from radixtier.load.target import Target
+from radixtier.store.paths import find_stores
 
 
 class Unavailable(RuntimeError):
     """Something cannot be done on this stand; the text says why and what would help. Its check is skipped."""
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """Do just that."""
 
 
 @dataclass
@@ -47,8 +48,8 @@ class Side:
     name: str
     target: Target
     server: Server | None = None
-    wake: Callable[[], None] = _nothing
-    rest: Callable[[], None] = _nothing
+    wake: Callable[[], None] = nothing
+    rest: Callable[[], None] = nothing
     _users: int = field(default=0, repr=False)
 
     @property
@@ -90,7 +91,7 @@ class Stand(Protocol):
     attached
         A user's server: nothing that hurts others is done to it unless ``disturb``.
     disturb
-        Whether it may be flushed, given faults and killed.
+        Whether it may be flushed; only what the gate started is given faults, killed and restarted.
     directories
         Of the store, as far as this machine has them.
     tiered, stock
@@ -146,8 +147,8 @@ class Stand(Protocol):
     def restart(self) -> float:
         """Stop and start the server with the tier on the same store; seconds until it answers. Raises `Unavailable`."""
 
-    def kill(self) -> float:
-        """The same after a ``kill -9``."""
+    def kill(self, dead: Callable[[], object] = nothing) -> float:
+        """The same after a ``kill -9``; ``dead`` is called between the two."""
 
     def misbehave(self, faults: str) -> None:
         """Give the drive these faults (:mod:`radixtier.io.live_faults`), none for ""; returns when they hold.
@@ -169,8 +170,8 @@ class Stand(Protocol):
 
 
 def store_bytes(directories: Sequence[Path]) -> int | None:
-    """Return the bytes allocated to all files below some directories; None without any."""
-    if not directories:
+    """Return the bytes allocated to all files below some directories; None unless each has a store."""
+    if not directories or not all(_has_store(directory) for directory in directories):
         return None
     total = 0
     for directory in directories:
@@ -183,11 +184,21 @@ def store_bytes(directories: Sequence[Path]) -> int | None:
     return total
 
 
+def _has_store(directory: Path) -> bool:
+    try:
+        return bool(find_stores(directory))
+    except OSError:
+        return False
+
+
 def cap_bytes(state: Mapping[str, Any] | None) -> int | None:
-    """Return the most bytes that the store may take, as the server says; None where it does not."""
-    store = (state or {}).get("store") or {}
-    cap = store.get("bytes_cap")
-    return int(cap) if isinstance(cap, (int, float)) and cap > 0 else None
+    """Return the most bytes that the stores of all ranks may take, as the server says; None where it does not."""
+    told = state or {}
+    cap = (told.get("store") or {}).get("bytes_cap")
+    if not isinstance(cap, (int, float)) or cap <= 0:
+        return None
+    ranks = (told.get("rank") or {}).get("size") or 1
+    return int(cap) * int(ranks) * int((told.get("identity") or {}).get("pp_size") or 1)
 
 
 def check_alive(side: Side) -> None:

@@ -21,20 +21,32 @@ class Usage(NamedTuple):
     processes: int
     rss_bytes: int
     """Resident memory; what processes share counts once for each."""
-    descriptors: int
+    descriptors: int | None
+    """None where those of a process cannot be read: a sum without them would say less than there is."""
     threads: int
 
 
 def usage(group: int, proc: Path = PROC) -> Usage:
-    """Return what the processes of a group have now; all 0 where there is none."""
+    """Return what the processes of a group have now; no process and all 0 where there is none."""
     processes = rss = descriptors = threads = 0
+    readable = True
     for directory, fields in _members(group, proc):
-        with suppress(OSError):
+        try:
             descriptors += len(os.listdir(directory / "fd"))
+        except PermissionError:
+            readable = False
+        except OSError:
+            continue  # it has ended
         processes += 1
         threads += int(fields[17])
         rss += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    return Usage(processes, rss, descriptors, threads)
+    return Usage(processes, rss, descriptors if readable else None, threads)
+
+
+def measured(group: int, proc: Path = PROC) -> Usage | None:
+    """Return :func:`usage`, or None where no process of the group can be seen: that is no measurement of 0."""
+    found = usage(group, proc)
+    return found if found.processes else None
 
 
 def cpu_seconds(group: int, proc: Path = PROC) -> float:

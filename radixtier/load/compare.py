@@ -31,9 +31,6 @@ METRICS: dict[str, tuple[str, ...]] = {
 }
 """What is compared, and where it stands in :func:`radixtier.load.figures.figures`."""
 
-ENOUGH = 6
-"""Fewest rounds that can tell: the median lies outside all of n ratios with a chance of 2 / 2 ** n, 3 % for six."""
-
 
 @dataclass
 class Side:
@@ -200,12 +197,14 @@ def summary(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     -------
     dict
         ``ratios``: by metric B / A as value, low and high end of its interval, or None where it was not measured;
+        ``counted``: by metric the rounds that both sides measured, which are in ratio and medians, and no others;
         ``medians``: by metric, of A and of B; ``outputs``; ``failed`` of A and B.
     """
     measured = {name: [_both(each, path) for each in rounds] for name, path in METRICS.items()}
     pairs = {name: [(b, a) for a, b in values if a and b] for name, values in measured.items()}
     return {
         "ratios": {name: list(median_ratio(each)) if each else None for name, each in pairs.items()},
+        "counted": {name: len(each) for name, each in pairs.items()},
         "medians": {
             name: {
                 side: statistics.median([pair[at] for pair in each]) if each else None

@@ -18,6 +18,9 @@ from radixtier.load.play import Played
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
+ENOUGH = 6
+"""Fewest samples that can tell: the median lies outside all of n with a chance of 2 / 2 ** n, 3 % for six."""
+
 
 class Ratio(NamedTuple):
     """An estimate with its confidence interval (:data:`CONFIDENCE`)."""

@@ -1,12 +1,14 @@
 """The same work on two servers in turns: what one turn yields, and when enough turns were taken.
 
 Owns the law of stopping: at least so many turns; more while the confidence interval of the ratio has the limit inside,
-up to a cap; then the estimate decides. A turn that reused tokens is no measurement of a load without reuse, and says
+up to a cap; then the estimate decides. Who begins alternates, and two turns that follow each other count as one, so
+that what going first is worth cancels. A turn that reused tokens is no measurement of a load without reuse, and says
 so. The thread that calls, and ``concurrency`` more.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,8 +89,16 @@ def in_turns(
     pairs: list[tuple[float, float]] = []
     while True:
         pairs.append(turn(len(pairs)))
-        if len(pairs) < fewest:
+        if len(pairs) < fewest or len(pairs) % 2:
             continue
-        ratio = median_ratio(pairs)
+        ratio = median_ratio(blocks(pairs))
         if len(pairs) >= most or not ratio.low < limit <= ratio.high:
             return pairs, ratio
+
+
+def blocks(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Join each turn with the next, in which the other one began, by geometric means; a last one alone is left out."""
+    return [
+        (math.sqrt(ours * ours_next), math.sqrt(theirs * theirs_next))
+        for (ours, theirs), (ours_next, theirs_next) in zip(pairs[::2], pairs[1::2], strict=False)
+    ]

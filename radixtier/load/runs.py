@@ -104,7 +104,7 @@ def _first_turns(target: Found, plan: Plan, start: int) -> list[Conversation]:
 
 @contextmanager
 def until_interrupted(target: Found) -> Iterator[threading.Event]:
-    """Yield what Ctrl-C or a plain ``kill`` sets, which also ends the requests under way; another one raises."""
+    """Yield what Ctrl-C, a plain ``kill`` or a closed terminal sets; it ends requests under way, another one raises."""
     stop = threading.Event()
     impatient_s = 0.0
 
@@ -119,7 +119,11 @@ def until_interrupted(target: Found) -> Iterator[threading.Event]:
         stop.set()
         target.client.hang_up()
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield stop
     finally:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from radixtier.load.compare import ENOUGH, METRICS
+from radixtier.load.compare import METRICS
+from radixtier.load.figures import ENOUGH
 from radixtier.load.play import Played
 
 SOURCES = {
@@ -83,7 +84,6 @@ def error_lines(played: Sequence[Played]) -> list[str]:
 def ratio_lines(found: Mapping[str, Any], names: Sequence[str], concurrency: int, rounds: int) -> list[str]:
     """Write the comparison at one concurrency; ``names`` are those of A and B."""
     a, b = names
-    told = "too few rounds to tell" if rounds < ENOUGH else ""
     outputs, failed = found["outputs"], found["failed"]
     lines = [
         f"concurrency {concurrency}, {rounds} {'round' if rounds == 1 else 'rounds'}: {b} / {a}",
@@ -93,17 +93,23 @@ def ratio_lines(found: Mapping[str, Any], names: Sequence[str], concurrency: int
         medians, ratio = found["medians"][name], found["ratios"][name]
         values = "".join(f"{time(medians[side]):>15}" for side in "AB")
         if ratio is None:
-            lines.append(f"  {name:18}{values}{'':>9}   not measured")
+            lines.append(f"  {name:18}{values}{'':>9}   not measured{_lost(rounds, found['counted'][name])}")
             continue
         value, low, high = ratio
-        lines.append(f"  {name:18}{values}{value:>9.3f}   {low:.3f} to {high:.3f}, {told or verdict(ratio)}")
+        counted = found["counted"][name]
+        told = verdict(ratio) if counted >= ENOUGH else "too few rounds to tell"
+        lines.append(f"  {name:18}{values}{value:>9.3f}   {low:.3f} to {high:.3f}, {told}{_lost(rounds, counted)}")
     lines.append(
         f"  outputs: {outputs['equal']:,} of {outputs['compared']:,} equal"
         + (f"; failed: {failed['A']:,} of {a}, {failed['B']:,} of {b}" if failed["A"] or failed["B"] else "")
     )
-    if told:
+    if rounds < ENOUGH:
         lines.append(f"  an interval of 95 % needs {ENOUGH} rounds (--rounds {ENOUGH})")
     return lines
+
+
+def _lost(rounds: int, counted: int) -> str:
+    return "" if counted == rounds else f"; {rounds - counted} of {rounds} rounds left out: a side measured nothing"
 
 
 def verdict(ratio: Sequence[float]) -> str:

@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, servers: list[FakeServe
     seconds = count(1)
     monkeypatch.setattr(bench_noreuse, "_servers", no_servers)
     monkeypatch.setattr("radixtier.load.paired.cpu_seconds", lambda _: float(next(seconds)))
-    monkeypatch.setattr(bench_noreuse.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(bench_noreuse, "end_like_ctrl_c", lambda: None)
     return bench_noreuse.main(["--quick", "--model", str(tmp_path), "--json", str(tmp_path / "out.json")])
 
 

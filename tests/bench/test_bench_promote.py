@@ -16,7 +16,7 @@ from radixtier.demo import bench_promote, promote_overlap, promote_return, promo
 from radixtier.demo.bench_promote import Plan
 from radixtier.demo.promote_overlap import Alone, OverlapPlan, Together
 from radixtier.demo.promote_return import ReturnPlan
-from radixtier.demo.promote_rig import Explained, Rig, Sizes, percentile, where
+from radixtier.demo.promote_rig import Explained, Rig, Sizes, where
 from radixtier.demo.promote_slow import SlowPlan
 from radixtier.live.client import Reply
 from radixtier.live.screen import Screen
@@ -137,8 +137,6 @@ def test_overlap_figures() -> None:
 
 
 def test_figures() -> None:
-    assert percentile([], 0.5) == 0.0
-    assert [percentile(range(1, 41), share) for share in (0.5, 0.95, 1.0)] == [20, 38, 40]
     sample = Explained(rid="a", prompt_tokens=10, hbm=1, dram=2, nvme=3, recomputed=4)
     assert where([sample, sample]) == {"hbm": 0.1, "dram": 0.2, "nvme": 0.3, "recomputed": 0.4}
 
@@ -160,7 +158,7 @@ def test_every_part_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("RADIXTIER_CACHE", str(tmp_path))
     monkeypatch.setattr(bench_promote, "QUICK", PLAN)
     monkeypatch.setattr(bench_promote, "Rig", lambda model, vocabulary, scratch, screen, flags: FakeRig(scratch))
-    monkeypatch.setattr(bench_promote.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(bench_promote, "end_like_ctrl_c", lambda: None)
     file = tmp_path / "out.json"
     assert bench_promote.main(["--quick", "--model", str(tmp_path), "--json", str(file)]) == 0
     result = json.loads(file.read_text())
@@ -173,7 +171,7 @@ def test_every_part_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_on_a_real_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RADIXTIER_CACHE", str(tmp_path))
     monkeypatch.setattr(bench_promote, "QUICK", PLAN)
-    monkeypatch.setattr(bench_promote.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(bench_promote, "end_like_ctrl_c", lambda: None)
     file = tmp_path / "out.json"
     options = ["--tiny", "--quick", "--part", "return", "--part", "overlap", "--json", str(file)]
     assert bench_promote.main(options) == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 import types
 import zlib
 from collections.abc import Callable, Sequence
@@ -74,6 +75,7 @@ class FakeServer:
     always_error: str = ""
     life: int = 0
     """Requests that wait while it is killed fail."""
+    down: bool = False
     remembers: bool = True
     paths: dict[Tokens, str] = field(default_factory=dict)
     asked: list[Tokens] = field(default_factory=list)
@@ -95,9 +97,10 @@ class FakeServer:
         assert not isinstance(prompt, str)
         life = self.life
         with self._lock:
-            if life != self.life:
+            if life == self.life and not self.down:
+                self.on_ask()
+            if life != self.life or self.down:
                 return Answer(self.clock.move(0.01), 0.01, 0.01, error="the server was killed")
-            self.on_ask()
             self.asked.append(prompt)
             if self.always_error or self.errors:
                 error = self.always_error or self.errors.pop(0)
@@ -156,7 +159,13 @@ class FakeStand:
         self.faults: list[str] = []
         self.kills = 0
         self.unavailable: set[str] = set()
-        self.told: dict[str, Any] | None = {"store": {"bytes_cap": 1000, "degraded": []}, "page_tokens": PAGE}
+        self.store: dict[str, Any] = {"bytes_cap": 1000, "degraded": [], "checksum_failures": 0, "read_errors": 0}
+        self.estimates = {"nvme_slowness": 1.0}
+        self.told: dict[str, Any] | None = {
+            "engine": "threads with faults", "store": self.store, "estimates": self.estimates, "page_tokens": PAGE,
+        }  # fmt: skip
+        self.comes_back = True
+        """Whether what was chilled can be read again."""
         self.used = Usage(3, 1_000_000_000, 100, 50)
         self.bytes = 900
         self.flushed = 0
@@ -191,9 +200,11 @@ class FakeStand:
         if not self.cold:
             return 0
         for path in paths:
-            for known in self.server.paths:
+            for known in list(self.server.paths):
                 if known[: len(path)] == path or path[: len(known)] == known:
                     self.server.paths[known] = self.chills_to
+                    if not self.comes_back:
+                        del self.server.paths[known]
         return sum(len(path) for path in paths)
 
     def lift(self, paths: Sequence[Piece]) -> None:
@@ -211,15 +222,24 @@ class FakeStand:
                 del self.server.paths[path]
         return 1.0
 
-    def kill(self) -> float:
+    def kill(self, dead: Callable[[], object] = lambda: None) -> float:
         self._may("kill")
         self.kills += 1
-        self.server.life += 1
-        return self.restart()
+        with self.server._lock:
+            self.server.life += 1
+            self.server.down = True
+        dead()
+        time.sleep(0.03)  # whoever was about to ask finds nobody
+        with self.server._lock:
+            self.server.down = False
+            return self.restart()
 
     def misbehave(self, faults: str) -> None:
         self._may("misbehave")
         self.faults.append(faults)
+        self.store["read_errors"] += faults.startswith("error")
+        self.store["checksum_failures"] += faults.startswith("flip")
+        self.estimates["nvme_slowness"] = 20.0 if faults.startswith("slow") else 1.0
 
     def settle(self) -> bool:
         return True

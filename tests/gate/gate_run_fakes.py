@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from radixtier.gate.result import Check, Result, Verdict
+from radixtier.gate.result import ESSENTIAL, Check, Result, Verdict
 from radixtier.gate.stand import Side
 from radixtier.load.answer import Answer
 
@@ -57,9 +57,10 @@ class FakeStand:
 
 
 def result(key: str, *verdicts: str, **figures: Any) -> Result:
-    """A gate with one check per verdict."""
+    """A gate with one check per verdict; the first is one of those that it is for."""
+    names = [ESSENTIAL[key][0], *(f"check {at}" for at in range(1, len(verdicts)))]
     checks = tuple(
-        Check(f"check {at}", Verdict(verdict), f"reason {at}", "the fix" if verdict == "fail" else "")
+        Check(names[at], Verdict(verdict), f"reason {at}", "the fix" if verdict == "fail" else "")
         for at, verdict in enumerate(verdicts)
     )
     return Result(key, f"title of {key}", checks, figures, 12.3)

@@ -409,3 +409,11 @@ def test_header_stays_where_it_is(make_rig: Callable[..., Rig]) -> None:
         file.write(b"\0" * HEADER_BYTES)
     part = found(store(Subject(directories=(rig.directory,), state={"identity": TELLS}), None))
     assert part[INTEGRITY].verdict is Verdict.FAIL and "slab" in part[INTEGRITY].reason
+
+
+@pytest.mark.parametrize(("attached", "verdict"), [(False, "fail"), (True, "skipped")])
+def test_an_empty_store_shows_nothing(make_rig: Callable[..., Rig], attached: bool, verdict: str) -> None:
+    rig = make_rig()
+    assert rig.store.close(WAIT)
+    check = found(store(Subject(attached=attached, directories=(rig.directory,)), None))[INTEGRITY]
+    assert check.verdict.value == verdict and "no page" in check.reason

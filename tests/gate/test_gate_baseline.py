@@ -78,3 +78,12 @@ def test_servers_that_do_not_fit_beside_each_other_leave_stocks_turns_behind(mon
     run(stand, small(), monkeypatch)
     assert [turn.failed for turn in stand.notes[NOTE]] == [0, 0]
     assert not stand.server.asked
+
+
+def test_a_server_that_does_not_tell_what_was_cached_has_no_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = FakeStand()
+    ask = stand.plain.ask
+    monkeypatch.setattr(stand.plain, "ask", lambda *args, **more: replace(ask(*args, **more), cached=None))
+    result = run(stand, small(), monkeypatch)
+    assert verdicts(result)["baseline is recompute, concurrency 1"] is Verdict.SKIPPED
+    assert result.verdict is Verdict.SKIPPED and "does not tell" in result.reasons[0]

@@ -7,8 +7,10 @@ import json
 import os
 import shlex
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,10 @@ from radixtier.gate import cpu_default
 from radixtier.gate.launched import check_flags
 from radixtier.gate.profiles import CPU_SIZES, Plan, Sizes
 from radixtier.gate.report import JSON_NAME, TITLES, read_json
-from radixtier.live.client import RequestFailed
+from radixtier.live.client import Client, RequestFailed
 from radixtier.units import BadValue
+
+check_sglang = command._check_sglang
 
 
 @pytest.fixture
@@ -61,6 +65,7 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str,
     monkeypatch.setattr(command, "LaunchedStand", launched)
     monkeypatch.setattr(command, "AttachedStand", attached)
     monkeypatch.setattr(command, "server_info", lambda url: seen.get("info", {}))
+    monkeypatch.setattr(command, "_check_sglang", lambda url: None)
     monkeypatch.setattr(command.cpu_default, "prepared", prepared)
     monkeypatch.setattr(command.run, "alive", lambda stand: True)
     monkeypatch.setattr(command.run, "run", lambda *arguments: run(*arguments, find))
@@ -80,7 +85,7 @@ def launch(tmp_path: Path, *more: str, without: str = "") -> str:
 
 def test_a_launched_server_passes(stage: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "report"
-    text = "radixtier serve " + launch(tmp_path, "--api-key", "hidden")
+    text = "radixtier serve " + launch(tmp_path, "--hf-token", "hidden")
     assert main(["run", "--launch", text, "--out", str(out), "--quick", "--ttft-fall", "0.5", "--soak", "90s"]) == 0
     assert stage["flags"][0] == "--model-path" and stage["scratch"] == out / command.LOGS
     assert stage["plan"].limits.ttft_fall == 0.5 and stage["plan"].soak_s == 90.0 and stage["plan"].quick
@@ -165,8 +170,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         status = int(left.code or 0)
     assert status == 2
     told = capsys.readouterr().err
-    assert "Traceback" not in told
-    return told.strip().splitlines()[-1]
+    assert "Traceback" not in told and "usage:" not in told and "word@" not in told
+    [line] = [line for line in told.splitlines() if line.startswith("radixtier gate")]
+    return line
 
 
 @pytest.mark.parametrize(
@@ -215,6 +221,13 @@ def test_a_leading_command_is_left_out(text: str) -> None:
         (["--server", "ftp://x"], "ftp://x"),
         (["--server", "http://x:port"], "http://x:port"),
         (["--server", "http://x/path"], "http://x/path"),
+        (["--server", "http://user:word@x:1"], "user or password"),
+        (["--server", "http://x:1?a=b"], "http://x:1?a=b"),
+        (["--cpu-demo", "--ttft-fall", "25"], "--ttft-fall: 25: a share, from 0 to 1; write 0.25 for 25 %"),
+        (["--cpu-demo", "--cold-share", "90"], "write 0.9 for 90 %"),
+        (["--cpu-demo", "--throughput-rise", "29"], "write 0.29 for 29 %"),
+        (["--cpu-demo", "--levels", "4096"], "--levels 4096"),
+        (["--cpu-demo", "--nonsense"], "--nonsense"),
         (["--server", "http://x", "--cpu-demo"], "--cpu-demo"),
         (["--server", "http://x", "--control", "nonsense"], "--control nonsense"),
         (["--server", "http://x", "--control", "127.0.0.1:1", "--key-file", "/no/key"], "--key-file /no/key"),
@@ -254,6 +267,115 @@ def test_a_server_that_does_not_answer_is_refused(
     monkeypatch.setattr(command, "AttachedStand", silent)
     line = refused(capsys, "--server", "http://x:1", "--out", str(tmp_path / "o"))
     assert "--server http://x:1" in line and "503" in line and not (tmp_path / "o").exists()
+
+
+class Web:
+    """An HTTP server that says the same to everybody."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def __enter__(self) -> str:
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "named"),
+    [
+        (200, b"<html>", "no SGLang server answers there"),
+        (200, b"{}", "no SGLang server answers there"),
+        (200, b"[1]", "no SGLang server answers there"),
+        (404, b"", "no SGLang server answers there"),
+        (401, b"", "API key"),
+        (200, b'{"version": "0.5"}', ""),
+    ],
+)
+def test_what_is_no_sglang_server_is_refused(status: int, body: bytes, named: str) -> None:
+    with Web(status, body) as url:
+        if named:
+            with pytest.raises(BadValue, match=named) as told:
+                check_sglang(url)
+            assert f"--server {url}" in str(told.value)
+        else:
+            check_sglang(url)
+
+
+def test_where_nobody_listens_there_is_no_server() -> None:
+    with Web(200, b"") as url:
+        pass
+    with pytest.raises(BadValue, match="no answer"):
+        check_sglang(url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_end_hangs_up_on_requests_under_way(stage: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
+    hung_up = threading.Event()
+
+    class Line(Client):
+        def hang_up(self) -> None:
+            hung_up.set()
+
+    def waiting() -> None:
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal did not end the gate")
+
+    before = signal.getsignal(number)
+    stage["stand"].tiered.target.client = Line("http://127.0.0.1:9")
+    stage["outcomes"]["G1"] = waiting
+    assert main(["run", "--launch", launch(tmp_path), "--out", str(tmp_path / "out")]) == 130
+    assert hung_up.wait(10.0) and signal.getsignal(number) is before
+    assert read_json(tmp_path / "out" / JSON_NAME)["note"] == "interrupted during G1"
+
+
+def test_a_signal_that_is_ignored_stays_so(stage: dict[str, Any], tmp_path: Path) -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def hung() -> Any:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return result("G1", "pass")
+
+    try:
+        stage["outcomes"]["G1"] = hung
+        assert main(["run", "--launch", launch(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_becomes_of_a_users_server_is_said(
+    stage: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control = ["--control", "127.0.0.1:5000", "--out", str(tmp_path / "a")]
+    assert main(["run", "--server", "http://127.0.0.1:1", *control]) == 0
+    told = capsys.readouterr().err
+    assert "may be evicted" in told and "the drive is written" in told and "nothing else" not in told
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    told = capsys.readouterr().out
+    for words in ("may be evicted", "directory of its own", "1 2 4", "150 s", "it takes the place of --launch"):
+        assert words.lower() in " ".join(told.split()).lower()
+
+
+def test_secrets_of_a_launch_are_left_out_in_either_form() -> None:
+    for words in (["--launch", "--hf-token hidden --x"], ["--launch=--hf-token hidden --x"]):
+        shown = gate_options.command("gate", ["run", *words])
+        assert "hidden" not in shown and "--x" in shown
 
 
 def test_show_refuses_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

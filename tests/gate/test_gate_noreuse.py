@@ -13,7 +13,7 @@ from radixtier.load.paired import in_turns
 
 
 def small() -> Plan:
-    load = NoReuse(prompt_tokens=64, prompts=2, concurrency=2, answer_tokens=2, warm_turns=1, turns=3, most_turns=7)
+    load = NoReuse(prompt_tokens=64, prompts=2, concurrency=2, answer_tokens=2, warm_turns=1, turns=4, most_turns=8)
     return replace(plan("long-context", True, cpu=True), no_reuse=load)
 
 
@@ -30,7 +30,8 @@ def test_the_tier_may_cost_two_percent(tax: float, verdict: Verdict, monkeypatch
     stand.server.tax = tax
     check, figures = measure(stand, monkeypatch)
     assert check.verdict is verdict
-    assert figures["turns"] == 3
+    assert figures["turns"] == 4 and figures["bounds"] == "range of 2 pairs of turns"
+    assert "range of 2 pairs of turns" in check.reason and "interval" not in check.reason
     assert figures["ratio"][0] == pytest.approx(1 / tax, rel=0.03)  # type: ignore[index]
     assert figures["cpu_ratio"] is None
 
@@ -39,7 +40,7 @@ def test_both_sides_get_the_same_prompts_and_warm_turns_do_not_count(monkeypatch
     stand = FakeStand()
     measure(stand, monkeypatch)
     assert sorted(stand.server.asked) == sorted(stand.plain.asked)
-    assert len(stand.server.asked) == (1 + 3) * (2 + 1)
+    assert len(stand.server.asked) == (1 + 4) * (2 + 1)
 
 
 def test_reuse_makes_it_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +72,9 @@ def test_without_stock_it_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_turns_go_on_while_the_interval_has_the_limit_inside() -> None:
-    around = iter([(1.0, 1.0), (0.9, 1.0)] * 10)
-    pairs, ratio = in_turns(lambda _: next(around), 3, 8, 0.98)
+    around = iter([(1.0, 1.0), (1.0, 1.0), (0.9, 1.0), (0.9, 1.0)] * 10)
+    pairs, ratio = in_turns(lambda _: next(around), 4, 8, 0.98)
     assert len(pairs) == 8
     assert ratio.low < 0.98 <= ratio.high
-    assert len(in_turns(lambda _: (1.0, 1.0), 3, 8, 0.98)[0]) == 3
-    assert len(in_turns(lambda _: (0.5, 1.0), 3, 8, 0.98)[0]) == 3
+    assert len(in_turns(lambda _: (1.0, 1.0), 4, 8, 0.98)[0]) == 4
+    assert len(in_turns(lambda _: (0.5, 1.0), 4, 8, 0.98)[0]) == 4

@@ -2,14 +2,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from gate_fakes import FakeStand, virtual_time
 
-from radixtier.gate import recovery
+from radixtier.gate import recovery, rounds
 from radixtier.gate.profiles import NoReuse, Plan, plan
 from radixtier.gate.progress import Progress
+from radixtier.gate.ratios import enclosed
 from radixtier.gate.result import Result, Verdict
+from radixtier.gate.sources import own_cached
+from radixtier.gate.stand import Room
+from radixtier.live import page_cache
+from radixtier.load.answer import Cached
+from radixtier.load.figures import Ratio
 
 
 def small(profile: str = "long-context", **limits: float) -> Plan:
@@ -103,7 +110,7 @@ def test_what_does_not_come_from_nvme_does_not_count(where: str, run: Run) -> No
     found = verdicts(result)
     assert found["cold rounds, concurrency 1"] is Verdict.FAIL
     assert found["TTFT p50, concurrency 1"] is Verdict.FAIL
-    assert found["TTFT from NVMe / recompute at 320 tokens"] is Verdict.SKIPPED
+    assert found["TTFT from NVMe / recompute at 320 tokens"] is Verdict.FAIL
     assert found["answers from NVMe"] is Verdict.FAIL
     assert result.figures["levels"]["1"]["rounds"] == 0
     assert "NVMe" in result.figures["levels"]["1"]["troubles"][0]
@@ -160,3 +167,99 @@ def test_without_a_way_down_to_nvme_everything_is_skipped(run: Run) -> None:
     assert result.verdict is Verdict.SKIPPED
     assert result.reasons == ["cold recovery: no chill here"]
     assert not stand.server.asked
+
+
+# ---- requests, answers and limits that must not be passed over ---------------------------------------------------
+
+
+def test_a_failed_request_of_the_tier_fails_however_many_rounds_make_up_for_it(run: Run) -> None:
+    stand = FakeStand()
+    calls = 0
+
+    def at_the_tenth() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 10:
+            stand.server.errors = ["no page"]
+
+    stand.server.on_ask = at_the_tenth
+    result = run(stand, small())
+    found = {check.name: check for check in result.checks}
+    assert found["cold rounds, concurrency 3"].verdict is Verdict.PASS
+    assert found["requests of the server with the tier"].verdict is Verdict.FAIL
+    assert "1 of" in found["requests of the server with the tier"].reason
+    assert result.figures["requests"]["failed"] == 1 and result.verdict is Verdict.FAIL
+
+
+def test_answers_are_only_compared_with_those_to_the_same_prompt(run: Run) -> None:
+    """The baseline of a stand without stock asks others; what they are answered tells nothing."""
+    stand = FakeStand(stock=False)
+    stand.unavailable = {"restart", "flush"}
+    stand.server.wrong_from = "nvme"
+    result = run(stand, small())
+    assert verdicts(result)["answers from NVMe"] is Verdict.FAIL
+    assert result.figures["answers"]["equal"] == 0
+    right = FakeStand(stock=False)
+    right.unavailable = {"restart", "flush"}
+    found = run(right, small()).figures["answers"]
+    # Level 1 has one conversation, by_length two more, and there are three beside: all have an answer of their own.
+    assert found == {"compared": 6, "equal": 6, "control": 6, "control_equal": 6}
+
+
+def test_a_limit_by_length_that_was_not_measured_fails_unless_the_length_was_cut(run: Run) -> None:
+    made = small()
+    odd = replace(made, limits=replace(made.limits, by_length=((777, 0.5),)))
+    assert verdicts(run(FakeStand(), odd))["TTFT from NVMe / recompute at 777 tokens"] is Verdict.FAIL
+
+    class Small(FakeStand):
+        def room(self) -> Room:
+            return Room(prompt=1000)
+
+    long = replace(made, by_length=(320, 5000), limits=replace(made.limits, by_length=((5000, 0.5),)))
+    result = run(Small(), long)
+    assert verdicts(result)["TTFT from NVMe / recompute at 5,000 tokens"] is Verdict.SKIPPED
+    assert result.figures["notes"]
+
+
+def test_the_agents_share_one_system_prompt_which_is_no_recovery(run: Run) -> None:
+    made = small("agents")
+    stand = FakeStand()
+    result = run(stand, made)
+    assert result.verdict is Verdict.PASS, result.reasons
+    heads = {prompt[: made.shared_tokens] for prompt in stand.plain.asked[:8]}
+    assert len(heads) == 1 and made.shared_tokens == 32
+    # A shared part that is as long as the rest hides nothing: what is own came from NVMe.
+    half = replace(made, shared_tokens=320, by_length=(320,), limits=replace(made.limits, by_length=((320, 0.9),)))
+    result = run(FakeStand(), half)
+    assert result.figures["by_length"]["320"]["nvme_samples"] > 0
+    assert result.figures["levels"]["3"]["shares"] == pytest.approx([0.95, 0.95], abs=0.06)
+
+
+def test_own_tokens_are_what_is_left_without_the_shared_ones() -> None:
+    assert own_cached(Cached(hbm=100, nvme=900), 128) == Cached(nvme=872)
+    assert own_cached(Cached(hbm=200, dram=5, nvme=900), 128) == Cached(hbm=72, dram=5, nvme=900)
+    assert own_cached(Cached(nvme=50), 128) == Cached()
+
+
+@pytest.mark.parametrize(("engine", "counts"), [("posix buffered", False), ("posix O_DIRECT", True)])
+def test_rounds_that_were_read_from_memory_do_not_count(
+    engine: str, counts: bool, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand = FakeStand()
+    stand.directories = (tmp_path,)
+    stand.told = {**(stand.told or {}), "engine": engine}
+    monkeypatch.setattr(rounds.page_cache, "drop", lambda directory: page_cache.Files(1, 1 << 30, 1 << 29))
+    result = run(stand, small())
+    assert verdicts(result)["cold rounds, concurrency 1"] is (Verdict.PASS if counts else Verdict.FAIL)
+    assert bool(result.figures["levels"]["1"]["troubles"]) is not counts
+    assert result.figures["restart"]["page_cache_bytes"] == (0 if counts else 1 << 29)
+
+
+def test_few_rounds_have_a_range_and_no_interval(run: Run) -> None:
+    result = run(FakeStand(), small())
+    assert result.figures["levels"]["1"]["bounds"] == "range of 2 rounds"
+    [check] = [check for check in result.checks if check.name == "TTFT p50, concurrency 1"]
+    assert "range of 2 rounds" in check.reason and "interval" not in check.reason
+    many = run(FakeStand(), replace(small(), rounds=6))
+    assert many.figures["levels"]["1"]["bounds"] == "95 % interval"
+    assert enclosed(Ratio(1.0, 0.99, 1.01), [0.5, 1.0, 2.0]) == Ratio(1.0, 0.5, 2.0)

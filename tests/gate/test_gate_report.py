@@ -33,7 +33,7 @@ from radixtier.gate.report import (
     write_text,
 )
 from radixtier.gate.report_text import headlines, lines, overall
-from radixtier.gate.result import Result
+from radixtier.gate.result import ESSENTIAL, Check, Result, Verdict, least, limit
 
 
 def report(*results: Result, complete: bool = True, chosen: tuple[str, ...] = tuple(TITLES), **more: Any) -> Report:
@@ -86,8 +86,10 @@ class Tags(html.parser.HTMLParser):
 @pytest.mark.parametrize(
     ("verdicts", "complete", "expected"),
     [
-        (("pass", "pass"), True, "pass"),
-        (("pass", "skipped"), True, "pass"),
+        (("pass", "pass", "pass", "pass"), True, "pass"),
+        (("pass", "pass", "skipped", "pass"), True, "skipped"),
+        (("pass", "pass"), True, "skipped"),
+        (("skipped", "skipped", "fail", "pass"), True, "fail"),
         (("pass", "fail"), True, "fail"),
         (("skipped", "skipped"), True, "skipped"),
         (("pass",), False, "skipped"),
@@ -163,7 +165,15 @@ def test_what_is_no_json_is_made_so() -> None:
         ({"reasons": {}}, "reasons"),
         ({"gates": {"G9": {}}}, "gates"),
         ({"gates": {"G1": {"verdict": "pass"}}}, "figures"),
-        ({"gates": {"G1": {"verdict": "pass", "figures": {}, "checks": [{"name": "x"}]}}}, "whole"),
+        ({"gates": {"G1": {"verdict": "pass", "figures": {}, "seconds": 1, "checks": [{"name": "x"}]}}}, "whole"),
+        ({"gates": {"G1": {"verdict": "pass", "figures": {}, "seconds": 1, "checks": [5]}}}, "whole"),
+        ({"gates": {"G1": {"verdict": "pass", "figures": {}, "seconds": 1}}}, "checks"),
+        ({"gates": {"G1": {"verdict": ["pass"], "figures": {}, "seconds": 1, "checks": []}}}, "verdict"),
+        ({"gates": {"G1": {"verdict": "pass", "figures": {}, "checks": []}}}, "seconds"),
+        ({"seconds": None}, "seconds"),
+        ({"reasons": {key: [5] for key in TITLES}}, "reasons"),
+        ({"reasons": {**{key: [] for key in TITLES}, "overall": [5]}}, "reasons"),
+        ({"verdict": {key: [] for key in (*TITLES, "overall")}}, "verdict"),
         ({"complete": None}, "complete"),
     ],
 )
@@ -175,7 +185,7 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, change: dict[s
     assert "\n" not in str(told.value) and str(file) in str(told.value)
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", "nonsense"])
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", "nonsense", "[" * 100_000])
 def test_other_files_are_refused(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / JSON_NAME
     if text is not None:
@@ -198,6 +208,48 @@ def test_keys_and_passwords_stay_out() -> None:
     assert "hidden" not in " ".join(shown)
     assert shown[0] == "--api-key" and shown[-2:] == ["--max-total-tokens", "9"]
     assert redacted(["--api-key", "--x"]) == ["--api-key", "--x"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--hf-token=hidden",
+        "--auth-token=hidden",
+        "--db-password=hidden",
+        "HF_TOKEN=hidden",
+        "OPENAI_API_KEY=hidden",
+        "AWS_SECRET_ACCESS_KEY=hidden",
+        '{"api_key": "hidden", "size": 3}',
+        '--config={"store": {"password":"hidden"}}',
+        "{'auth_token': 'hidden'}",
+        '{"secret": hidden}',
+        "http://user:hidden@host/x",
+        "Authorization: Bearer hidden",
+    ],
+)
+def test_every_form_of_a_secret_is_left_out(word: str) -> None:
+    assert "hidden" not in redacted([word])[0]
+    assert redacted(["--hf-token", "hidden", "--db-password", "hidden"]) == [
+        "--hf-token",
+        "...",
+        "--db-password",
+        "...",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max-total-tokens", "9"],
+        ["--tokenizer-path", "/x"],
+        ["--ssl-keyfile=/x"],
+        ['{"max_position": 5}'],
+        ["--radix-tier-dram-size", "10240tok"],
+        ["http://host:1/x"],
+    ],
+)
+def test_what_is_no_secret_is_shown(words: list[str]) -> None:
+    assert redacted(words) == words
 
 
 # ---- text --------------------------------------------------------------------------------------------------------
@@ -233,6 +285,44 @@ def test_lines_tell_every_failure_with_its_fix() -> None:
     assert "    and 2 more checks passed" in told
     assert sum("reason" in text for text in told) == 3 + 5
     assert told.count("    -> the fix") == 1 and told[-1] == "overall: fail"
+
+
+def test_a_run_without_the_main_gate_does_not_say_that_the_tier_passed() -> None:
+    found = report(result("G1", "pass"), chosen=("G1",)).to_json()
+    assert found["verdict"]["overall"] == "pass"
+    text = page_module.page(found)
+    assert "The tier passed" not in text and "that takes G3" in text
+    assert "The tier passed on this server." in page_module.page(report(*WHOLE).to_json())
+
+
+def test_the_page_says_that_no_gpu_has_been_tried() -> None:
+    assert "not proven it on a GPU" in page_module.page(report(*WHOLE).to_json())
+
+
+def test_a_skipped_whole_says_which_gate_did_not_run() -> None:
+    found = report(WHOLE[0], WHOLE[1], result("G3", "skipped"), WHOLE[3]).to_json()
+    assert overall(found).startswith("skipped: G3 did not run") and found["verdict"]["overall"] == "skipped"
+    del found["reasons"]["overall"]  # as an older report
+    assert overall(found) == "skipped"
+
+
+@pytest.mark.parametrize("key", list(TITLES))
+def test_a_gate_passes_only_with_one_of_the_checks_that_it_is_for(key: str) -> None:
+    beside = Check("something beside", Verdict.PASS, "")
+    for name in ESSENTIAL[key]:
+        skipped, passed = Check(name, Verdict.SKIPPED, "cannot"), Check(name, Verdict.PASS, "can")
+        assert Result(key, "", (beside, passed)).verdict is Verdict.PASS
+        found = Result(key, "", (beside, skipped))
+        assert found.verdict is Verdict.SKIPPED and found.reasons == [f"{name}: cannot"]
+        assert Result(key, "", (beside, skipped, Check("x", Verdict.FAIL, ""))).verdict is Verdict.FAIL
+    assert Result(key, "", (beside,)).verdict is Verdict.SKIPPED and Result(key, "", (beside,)).reasons
+
+
+@pytest.mark.parametrize("judge", [limit, least])
+def test_what_was_not_measured_fails_only_where_it_is_needed(judge: Any) -> None:
+    assert judge("x", None, 1.0).verdict is Verdict.SKIPPED
+    assert judge("x", None, 1.0, needed=True).verdict is Verdict.FAIL
+    assert judge("x", 1.0, 1.0, needed=True).verdict is Verdict.PASS
 
 
 # ---- page --------------------------------------------------------------------------------------------------------

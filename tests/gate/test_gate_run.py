@@ -71,7 +71,7 @@ def test_a_failed_gate_does_not_keep_the_next_from_running(tmp_path: Path) -> No
 )
 def test_what_a_gate_raises_is_its_verdict(tmp_path: Path, raised: Exception, verdict: str, reason: str) -> None:
     status, report, stand, ran = play(tmp_path, {"G2": raised, "G3": ["pass"]})
-    assert status == (verdict == "fail") and ran == ["G2", "G3"] and stand.closed == 1
+    assert status == 1 and ran == ["G2", "G3"] and stand.closed == 1
     assert report["verdict"]["G2"] == verdict and reason in report["reasons"]["G2"][0]
 
 
@@ -139,3 +139,55 @@ def test_gates_are_found_by_their_keys() -> None:
     for bad in ("G9", "", ",", "G1,all"):
         with pytest.raises(BadValue):
             run.chosen(bad)
+
+
+def test_what_an_interrupted_gate_has_so_far_is_in_the_report(tmp_path: Path) -> None:
+    interruption = KeyboardInterrupt()
+    interruption.result = result("G4", "pass", "fail")  # type: ignore[attr-defined]
+    status, report, _, _ = play(tmp_path, {"G1": ["pass"], "G4": interruption})
+    assert status == run.INTERRUPTED and not report["complete"]
+    assert report["verdict"]["G4"] == "fail" and report["reasons"]["G4"] == ["check 1: reason 1"]
+    assert report["note"] == "interrupted during G4"
+
+
+def test_an_interruption_is_written_down_before_it_is_said(tmp_path: Path) -> None:
+    class Gone(Progress):
+        def line(self, text: str, tone: str = "") -> None:
+            if "interrupted" in text:
+                raise OSError(5, "Input/output error")
+
+    def find(key: str) -> run.Gate:
+        def gate(*_: Any) -> Result:
+            raise KeyboardInterrupt
+
+        return gate
+
+    with pytest.raises(OSError, match="Input"):
+        run.run(FakeStand(), PLAN, Report("cmd", ["G1"], {}, {}), tmp_path, Gone(None), find)
+    assert read_json(tmp_path / JSON_NAME)["note"] == "interrupted during G1"
+
+
+LOG = "the server tiered ended with status 1 before it was ready; its log is /x:\n    secret line\n    another"
+
+
+def test_a_server_that_never_started_ends_the_run(tmp_path: Path) -> None:
+    status, report, stand, ran = play(tmp_path, {"G1": ServerFailed(LOG), "G2": ["pass"], "G3": ["pass"]})
+    assert ran == ["G1"] and status == 1 and stand.closed == 1 and not report["complete"]
+    assert report["verdict"]["overall"] == "fail" and report["reasons"]["G2"] == [NOT_REACHED]
+    # The log is told on the screen, and is no reason.
+    [reason] = report["reasons"]["G1"]
+    assert reason.endswith("its log is /x") and "secret" not in json.dumps(report)
+    assert "no server started in G1" in report["note"]
+
+
+@pytest.mark.parametrize("text", [LOG, "the server tiered died; its log is /x:\n    line"])
+def test_a_server_that_fails_later_leaves_the_next_gates_their_turn(tmp_path: Path, text: str) -> None:
+    assert play(tmp_path, {"G1": ["pass"], "G2": ServerFailed(text), "G3": ["pass"]})[3] == ["G1", "G2", "G3"]
+
+
+def test_a_gate_that_was_chosen_and_skipped_leaves_no_pass(tmp_path: Path) -> None:
+    status, report, _, _ = play(tmp_path, {"G1": ["pass"], "G3": Unavailable("no control endpoint")})
+    assert status == 1 and report["verdict"]["overall"] == "skipped" and report["complete"]
+    assert report["reasons"]["overall"] == ["G3 did not run: the gate could run: no control endpoint"]
+    page = (tmp_path / HTML_NAME).read_text()
+    assert "No verdict. G3 did not run" in page and "The tier passed" not in page

@@ -13,8 +13,9 @@ from radixtier.gate.profiles import Plan, Soak, plan
 from radixtier.gate.progress import Progress
 from radixtier.gate.result import Result, Verdict
 from radixtier.gate.soak_events import KILL, KINDS, TITLES, Event, Events
-from radixtier.gate.soak_load import Known, SoakLoad, learn, scripts
+from radixtier.gate.soak_load import Known, SoakLoad, learn, learnt, scripts
 from radixtier.gate.soak_watch import Watch
+from radixtier.live.client import RequestFailed
 from radixtier.live.server import ServerFailed
 
 LOAD = Soak(
@@ -39,6 +40,7 @@ def run(stand: FakeStand, made: Plan | None = None) -> Result:
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radixtier.gate.soak_events.LOOK_S", 0.02)
+    monkeypatch.setattr("radixtier.gate.soak_load.PAUSE_S", 0.01)
 
 
 def verdicts(result: Result) -> dict[str, Verdict]:
@@ -111,7 +113,7 @@ def test_a_store_that_is_gone_after_the_kill_fails() -> None:
 def test_a_server_that_does_not_come_back_fails_and_leaves_the_figures() -> None:
     stand = FakeStand()
 
-    def kill() -> float:
+    def kill(dead: object = None) -> float:
         raise ServerFailed("it ended before it was ready")
 
     stand.kill = kill  # type: ignore[method-assign]
@@ -145,9 +147,13 @@ def test_faults_end_even_if_the_soak_is_interrupted() -> None:
             raise KeyboardInterrupt
 
     stand.misbehave = misbehave  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         run(stand)
     assert stand.faults[-1] == ""
+    partial: Result = caught.value.result  # type: ignore[attr-defined]
+    assert verdicts(partial)["ran to its end"] is Verdict.FAIL
+    assert partial.figures["events"][0]["what"] == TITLES["burst"]
+    assert "wrong answers" in verdicts(partial)
 
 
 def test_learning_counts_answers_that_vary_by_themselves() -> None:
@@ -191,7 +197,7 @@ def test_prompts_build_on_each_other_and_a_conversation_has_one_request_at_a_tim
             time.sleep(0.03)
             assert len(load.records) == held and not asking
         assert eventually(lambda: len(load.records) > held)
-    assert {record.outcome for record in load.records} <= {"right", "cut"}
+    assert {record.outcome for record in load.records.kept()} <= {"right", "cut"}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, KILL])
@@ -200,7 +206,7 @@ def test_an_event_that_is_not_possible_here_says_why(kind: str) -> None:
     stand.unavailable = {"flush", "kill", "misbehave", "restart"}
     with (
         SoakLoad(stand.server, [], Known({(1,): {(2,)}}), LOAD) as load,
-        Watch(stand, 10.0, lambda: load.records) as watch,
+        Watch(stand, 10.0, load.records.recent) as watch,
     ):
         events = Events(stand, small(), load, watch, time.perf_counter)
         event: Event = events.happen(kind)
@@ -219,3 +225,126 @@ def test_the_watch_looks_and_counts_lives() -> None:
     assert {sample.life for sample in watch.samples} == {0, 1}
     assert watch.samples[0].rss_bytes == stand.used.rss_bytes
     assert watch.samples[0].store_bytes == 900
+
+
+def events_of(stand: FakeStand, load: SoakLoad, watch: Watch, made: Plan | None = None) -> Events:
+    return Events(stand, made or small(), load, watch, time.perf_counter)
+
+
+def happened(stand: FakeStand, kind: str, soak_load: Soak = LOAD) -> Event:
+    """Let one event happen to a stand with a load of known answers."""
+    conversations = scripts(LOAD, stand.plain, stand.number)
+    known = learn(stand.plain, conversations, LOAD)
+    stand.server.on_ask = lambda: time.sleep(0.001)
+    with (
+        SoakLoad(stand.server, conversations, known, soak_load) as load,
+        Watch(stand, 10.0, load.records.recent) as watch,
+    ):
+        return events_of(stand, load, watch, replace(small(), soak=soak_load)).happen(kind)
+
+
+@pytest.mark.parametrize("kind", ["error", "flip", "slow"])
+def test_a_fault_that_never_reached_the_server_is_trouble(kind: str) -> None:
+    stand = FakeStand()
+    good = happened(stand, kind)
+    assert (good.trouble, good.hit, good.unchecked) == ("", True, "") and good.recovered_s is not None
+    assert stand.told is not None
+    stand.told["engine"] = "threads"
+    assert "did not reach" in happened(stand, kind).trouble
+    stand.told = None
+    found = happened(stand, kind)
+    assert "not told" in found.trouble and not found.hit
+
+
+def test_a_kill_hits_a_server_at_work_and_the_share_is_of_what_was_cold() -> None:
+    event = happened(FakeStand(), KILL)
+    assert (event.trouble, event.stored_share) == ("", 1.0)
+    assert event.figures["requests_under_way"] > 0
+    assert event.began_s is not None and event.began_s < event.at_s
+    gone = FakeStand()
+    gone.cold = False
+    assert happened(gone, KILL).stored_share == 0.0
+
+
+def test_a_kill_of_an_idle_server_is_trouble() -> None:
+    stand = FakeStand()
+    known = Known({(1,): {(2,)}})
+    made = replace(small(), soak=replace(LOAD, burst_prompts=0))
+    with (
+        SoakLoad(stand.server, [], known, LOAD) as load,
+        Watch(stand, 10.0, load.records.recent) as watch,
+    ):
+        assert "idle" in events_of(stand, load, watch, made).happen(KILL).trouble
+
+
+def test_what_does_not_come_back_from_nvme_is_no_recovery() -> None:
+    stand = FakeStand()
+    stand.comes_back = False
+    event = happened(stand, "burst")
+    assert event.recovered_s is None and "came back from NVMe" in event.trouble
+
+
+def test_without_a_control_endpoint_the_way_to_nvme_is_not_checked() -> None:
+    stand = FakeStand()
+    stand.unavailable = {"chill"}
+    event = happened(stand, "burst")
+    assert event.recovered_s is not None and event.unchecked == "no chill here"
+
+
+def test_what_an_event_raises_is_its_trouble_and_the_soak_goes_on() -> None:
+    stand = FakeStand()
+
+    def flush(side: object) -> None:
+        raise RequestFailed("503, busy")
+
+    stand.flush = flush  # type: ignore[method-assign,assignment]
+    result = run(stand)
+    assert verdicts(result)["recovery: flush"] is Verdict.FAIL
+    assert verdicts(result)["recovery: kill -9"] is Verdict.PASS
+    assert {event["what"] for event in result.figures["events"]} == set(TITLES.values())
+
+
+def test_new_prompts_that_fail_during_a_fault_are_trouble() -> None:
+    stand = FakeStand()
+    real = stand.misbehave
+
+    def misbehave(faults: str) -> None:
+        real(faults)
+        stand.server.always_error = "no space" if faults else ""
+
+    stand.misbehave = misbehave  # type: ignore[method-assign]
+    assert happened(stand, "error").trouble
+
+
+def test_a_users_server_learns_why_it_was_neither_hurt_nor_killed() -> None:
+    stand = FakeStand(stock=False)
+    for kind in ("error", KILL):
+        assert "--launch" in happened(stand, kind).skipped
+    assert not stand.faults and not stand.kills
+
+
+def test_a_client_and_a_watch_that_die_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = FakeStand()
+    stand.store_bytes = lambda: 1 // 0  # type: ignore[method-assign]
+    after_learning(stand, lambda: (_ for _ in ()).throw(KeyError("7")))
+    found = next(check for check in run(stand).checks if check.name == "load and samples")
+    assert found.verdict is Verdict.FAIL
+    assert "KeyError" in found.reason and "ZeroDivisionError" in found.reason
+
+
+def test_nothing_is_learnt_from_what_is_under_test() -> None:
+    stand = FakeStand()
+    made = scripts(LOAD, stand.server, stand.number)
+    real = stand.server.ask
+
+    def ask(prompt, answer_tokens, **more):  # type: ignore[no-untyped-def]
+        stand.chill([*stand.server.paths])
+        return real(prompt, answer_tokens, **more)
+
+    stand.server.ask = ask  # type: ignore[method-assign]
+    known = learn(stand.server, made, LOAD)
+    assert set(known.answers) == {script.prompts[0] for script in made}  # computed; what hangs below was read
+    assert known.asked == 0 and known.left_out > 0
+    assert [len(script.prompts) for script in learnt(made, known)] == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="no answer could be learnt"):
+        learn(stand.server, made, LOAD)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +20,10 @@ from radixtier.gate.profiles import plan
 from radixtier.gate.progress import Progress
 from radixtier.gate.stand import Side, Unavailable, cap_bytes, check_alive, store_bytes
 from radixtier.live.client import Client, RequestFailed
+from radixtier.live.processes import measured
 from radixtier.live.server import ServerFailed
 from radixtier.policy.hints import Kind
+from radixtier.store.slab import lock, unlock
 from radixtier.units import BadValue
 
 STUB = [sys.executable, str(Path(__file__).with_name("gate_stub_server.py"))]
@@ -146,6 +149,13 @@ def test_apart_only_one_runs(tmp_path: Path) -> None:
             assert running(stand.tiered) and not running(stand.stock)
 
 
+def test_between_its_death_and_its_start_a_killed_server_is_gone(tmp_path: Path) -> None:
+    seen: list[bool] = []
+    with stand_of(tmp_path) as stand, stand.tiered.awake():
+        stand.kill(lambda: seen.append(running(stand.tiered)))
+        assert seen == [False] and running(stand.tiered)
+
+
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_a_restarted_server_is_another_process_at_the_same_place(how: str, tmp_path: Path) -> None:
     with stand_of(tmp_path) as stand, stand.tiered.awake() as target:
@@ -181,9 +191,24 @@ def test_numbers_are_new_in_every_run(tmp_path: Path) -> None:
     assert len(set(numbers)) == 4
 
 
-def test_a_control_endpoint_that_is_off_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match="radix-tier-control"):
-        stand_of(tmp_path, "--radix-tier-control", "off")
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--radix-tier-control", "off", "cannot ask"),
+        ("--radix-tier-control", "0.0.0.0:7000", "other machines"),
+        ("--radix-tier-control", "127.0.0.1:0", "which port"),
+        ("--radix-tier-control", "zork", "not an address"),
+        ("--radix-tier-hbm-size", "zork", "not a size"),
+        ("--api-key", "secret", "without a key"),
+    ],
+)
+def test_a_value_that_the_gate_cannot_use_is_refused_with_flag_and_fix(flag: str, value: str, why: str) -> None:
+    shown = flag if flag == "--api-key" else f"{flag} {value}"
+    for words in ([flag, value], [f"{flag}={value}"]):
+        with pytest.raises(BadValue, match=re.escape(shown)) as caught:
+            check_flags([*FLAGS, *words])
+        assert why in caught.value.why and caught.value.fix
+        assert "secret" not in str(caught.value)
 
 
 # ---- attached
@@ -266,10 +291,34 @@ def test_without_a_control_endpoint_nothing_can_be_brought_down(url: str) -> Non
 def test_the_store_of_a_server_on_this_machine_is_where_it_says(url: str, tmp_path: Path) -> None:
     control = FakeControl()
     control.told |= {"directories": [str(tmp_path)], "pid": os.getpid()}
+    held = lock(tmp_path, 0)
     stand = AttachedStand(url, control)  # type: ignore[arg-type]
+    unlock(held)
     assert stand.directories == (tmp_path,)
     used = stand.usage()
     assert used is not None and used.processes >= 1
+
+
+def test_a_pid_that_holds_no_lock_here_is_another_machines(url: str, tmp_path: Path) -> None:
+    control = FakeControl()
+    control.told |= {"directories": [str(tmp_path)], "pid": os.getpid()}
+    assert AttachedStand(url, control).usage() is None  # type: ignore[arg-type]
+
+
+def test_a_users_server_is_asked_with_its_key(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str | None] = []
+    real = Client.call
+
+    def call(self: Client, method: str, path: str, body: Any = None) -> bytes:
+        keys.append(self._headers.get("Authorization"))
+        return real(self, method, path, body)
+
+    monkeypatch.setattr(Client, "call", call)
+    stand = AttachedStand(url, None, disturb=True, api_key="secret")
+    stand.room()
+    stand.flush(stand.tiered)
+    assert keys == ["Bearer secret"] * 3
+    assert stand.tiered.target.client._headers["Authorization"] == "Bearer secret"  # type: ignore[attr-defined]
 
 
 def test_no_server_no_stand() -> None:
@@ -325,15 +374,47 @@ def test_settling_waits_for_what_admission_lets_through() -> None:
 
 def test_bytes_of_a_store_are_those_allocated(tmp_path: Path) -> None:
     assert store_bytes([]) is None
+    (tmp_path / "radixtier-r0-0123456789ab.slab").touch()
+    for elsewhere in ("other", "missing"):  # no store is no measurement of 0
+        assert store_bytes([tmp_path, tmp_path / elsewhere]) is None
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_bytes(b"x" * 100_000)
+    assert store_bytes([tmp_path / "other"]) is None
+    (tmp_path / "other" / "file").unlink()
     (tmp_path / "deep").mkdir()
     with (tmp_path / "deep" / "sparse").open("wb") as file:
         file.truncate(1 << 30)
     (tmp_path / "full").write_bytes(b"x" * 100_000)
     taken = store_bytes([tmp_path])
     assert taken is not None and 100_000 <= taken < 1 << 20
-    launched.drop_page_cache([tmp_path])
 
 
 def test_the_cap_is_what_the_server_tells() -> None:
     assert cap_bytes({"store": {"bytes_cap": 7}}) == 7
+    assert cap_bytes({"store": {"bytes_cap": 7}, "rank": {"rank": 0, "size": 2}, "identity": None}) == 14
+    assert cap_bytes({"store": {"bytes_cap": 7}, "rank": {"rank": 0, "size": 2}, "identity": {"pp_size": 3}}) == 42
     assert [cap_bytes(each) for each in (None, {}, {"store": None}, {"store": {"bytes_cap": 0}})] == [None] * 4
+
+
+def process(proc: Path, pid: int, group: int) -> None:
+    (proc / str(pid) / "fd").mkdir(parents=True)
+    (proc / str(pid) / "fd" / "0").touch()
+    fields = ["S", "1", str(group), *["0"] * 14, "3", "0", "0", "0", "5"]
+    (proc / str(pid) / "stat").write_text(f"{pid} (a b) {' '.join(fields)}")
+
+
+def test_what_cannot_be_seen_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process(tmp_path, 10, 7)
+    process(tmp_path, 11, 7)
+    assert measured(7, tmp_path) == (2, 10 * os.sysconf("SC_PAGE_SIZE"), 2, 6)
+    assert measured(8, tmp_path) is None
+    real = os.listdir
+
+    def listdir(path: Path) -> list[str]:
+        if "11" in path.parts:
+            raise PermissionError
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    found = measured(7, tmp_path)
+    assert found is not None and (found.processes, found.descriptors, found.threads) == (2, None, 6)

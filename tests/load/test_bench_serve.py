@@ -18,6 +18,10 @@ from load_fakes import Behaviour, fake_server
 from radixtier.cli import bench, bench_serve
 from radixtier.cli.bench_serve import main
 from radixtier.cli.bench_serve_options import Refusal, read
+from radixtier.load.answer import Answer
+from radixtier.load.compare import Comparison
+from radixtier.load.figures import figures as made_of
+from radixtier.load.play import Exchange, Played
 from radixtier.load.workloads.common import Length
 from radixtier.load.workloads.multi_turn import MultiTurn
 
@@ -40,7 +44,7 @@ def url(behaviour: Behaviour) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -233,6 +237,25 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert all(len(ratio) == 3 for ratio in level["ratios"].values())
     assert {side: each["name"] for side, each in report["sides"].items()} == {"A": "stock", "B": "tier"}
     assert [each.name for each in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_side_that_always_fails_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(bench_serve, "compare", lambda stage, plan, levels, rounds, progress: _one_sided(levels[0]))
+    argv = ["--compare", FAKE, FAKE, "--name", "B=tier", "--rounds", "1", *SMALL, "--concurrency", "2"]
+    assert main(argv) == 1
+    out, err = capsys.readouterr()
+    assert err.endswith("radixtier bench serve: no request was answered by tier\n")
+    assert "1 of 1 rounds left out" in out
+
+
+def _one_sided(level: int) -> Comparison:
+    good = Played((Exchange("a", 0, Answer(0.0, 1.0, 2.0, (0.5,), 4, 2)),), 2.0)
+    bad = Played((Exchange("a", 0, Answer(0.0, 1.0, 2.0, error="gone")),), 2.0)
+    outputs = {"compared": 0, "equal": 0}
+    return Comparison({level: [{"first": "A", "A": made_of(good), "B": made_of(bad), "outputs": outputs}]})
 
 
 def test_nothing_heavy_is_imported() -> None:

@@ -161,6 +161,9 @@ def test_a_round_that_was_not_answered_is_in_no_ratio() -> None:
     found = summary(rounds((2.0, 1.0), (None, 1.0), (2.0, None)))
     assert found["ratios"]["TTFT p50"] == [0.5, 0.5, 0.5]
     assert found["failed"] == {"A": 4, "B": 4}
+    assert found["counted"]["TTFT p50"] == 1
+    lines = ratio_lines(found, ("A", "B"), 8, 3)
+    assert sum("2 of 3 rounds left out: a side measured nothing" in line for line in lines) == len(METRICS)
     nothing = summary(rounds((None, 1.0)))
     assert set(nothing["ratios"].values()) == {None}
     text = "\n".join(ratio_lines(nothing, ("A", "B"), 8, 1))
@@ -213,7 +216,7 @@ def test_interrupts_end_what_is_under_way_and_the_next_one_raises(monkeypatch: p
     monkeypatch.setattr("radixtier.load.runs.time.monotonic", lambda: now[0])
     target: Any = FakeTarget()
     with until_interrupted(target) as stop:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
         assert stop.is_set() and target.client.hung_up
         # The same Ctrl-C, sent to the process and to its group.
         signal.raise_signal(signal.SIGINT)
