@@ -45,9 +45,9 @@ TARGET = 0.98
 EXPLANATION = """\
 Starts stock SGLang (radix cache on, no host tier) and SGLang with radixtier on this machine's CPU and sends both the
 same load, in turns: prompts of which no two share a page, so that nothing is ever reused, while every page is backed
-up, written to NVMe and forgotten again. While one server works the other is stopped by a signal. ratio is the median
-over turns of radixtier's throughput / stock's; a turn is 8 prompts of 512 tokens, 4 at a time. cpu_ratio is the same
-for tokens per second of CPU time, which other work on the machine disturbs less.
+up, written to NVMe and forgotten again. While one server works the other is stopped by a signal. ratio is the median of
+radixtier's throughput / stock's over pairs of turns, in one of which each began; a turn is 8 prompts of 512 tokens, 4
+at a time. cpu_ratio is the same for tokens per second of CPU time, which other work on the machine disturbs less.
 """
 
 
