@@ -46,7 +46,7 @@ below $RADIXTIER_CACHE that is removed afterwards. It takes the place of --launc
 """
 
 
-SOAK_HELP = "length of the soak: 72h, 30m, 90s (default: 72h; with --quick 300 s, on a CPU 150 s)"
+SOAK_HELP = "length of the soak: 72h, 30m, 90s (default: 72h; with --quick 300 s, on a CPU 120 s)"
 LEVELS_HELP = "requests at a time (default: 8 16 32; with --quick 1 4 8; on a CPU always 1 2 4)"
 
 SHARES = ("ttft_fall", "cold_share", "no_reuse", "store_ratio", "rss_growth", "wrong")

@@ -1,20 +1,26 @@
 """Brings prefixes of a running server down to NVMe, through its control endpoint, and waits for writes.
 
 Owns the waiting. Law: a path counts as cold as far as NVMe has its pages and neither DRAM nor HBM does; every wait is
-bounded. One thread at a time.
+bounded. One thread at a time, with a few of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from radixtier.control.client import ControlError
 from radixtier.gate.stand import Unavailable
 from radixtier.policy.hints import Kind
 
+T = TypeVar("T")
+
 LOOK_S = 0.25
+
+CALLS = 4
+"""Commands under way; the server carries out as many in a step."""
 
 BAD_REQUEST = 400
 
@@ -55,14 +61,12 @@ def chill(control: Control, paths: Sequence[Sequence[int]], page: int, clock: Ca
     ControlError
         It does not answer.
     """
-    # An idle scheduler may look at its mail once a second: ask no more than is needed.
     waiting = sorted((path for path in paths if len(path) > page), key=len, reverse=True)
     end = clock() + LEAST_S + sum(map(len, waiting)) / SLOWEST_TOKENS_PER_S
     total = 0
     while waiting:
-        for path in waiting:
-            _demote(control, path)
-        cold = [cold_tokens(control, path) for path in waiting]
+        _at_once(lambda path: _demote(control, path), waiting)
+        cold = _at_once(lambda path: cold_tokens(control, path), waiting)
         late = clock() > end
         done = [late or there >= _stored(path, page) for path, there in zip(waiting, cold, strict=True)]
         total += sum(there for there, over in zip(cold, done, strict=True) if over)
@@ -75,10 +79,18 @@ def chill(control: Control, paths: Sequence[Sequence[int]], page: int, clock: Ca
 def lift(control: Control, paths: Sequence[Sequence[int]], clock: Callable[[], float] = monotonic) -> None:
     """Bring cold paths up to DRAM, not to HBM; waits for it, for a bounded time."""
     end = clock() + LEAST_S + sum(map(len, paths)) / SLOWEST_TOKENS_PER_S
-    for path in paths:
-        control.give_hint(Kind.PREFETCH, {"tokens": list(path)})
-    while any(cold_tokens(control, path) for path in paths) and clock() < end:
+    _at_once(lambda path: control.give_hint(Kind.PREFETCH, {"tokens": list(path)}), paths)
+    while any(_at_once(lambda path: cold_tokens(control, path), paths)) and clock() < end:
         sleep(LOOK_S)
+
+
+def _at_once(call: Callable[[Sequence[int]], T], paths: Sequence[Sequence[int]]) -> list[T]:
+    """Make a call for each path, :data:`CALLS` at a time; raises what the first one that fails does.
+
+    An idle scheduler may look at its mail once a second, and then does several commands.
+    """
+    with ThreadPoolExecutor(CALLS) as pool:
+        return list(pool.map(call, paths))
 
 
 def _demote(control: Control, path: Sequence[int]) -> None:

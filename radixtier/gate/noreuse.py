@@ -30,6 +30,8 @@ def measure(stand: Stand, plan: Plan, say: Progress) -> tuple[Check, dict[str, A
         return Check(NAME, Verdict.SKIPPED, "no stock server to compare with: --launch starts one"), {}
     limit = plan.limits.no_reuse
     if stand.beside:
+        with stand.stock.awake():
+            stand.flush(stand.stock)
         turns, ratio = _beside(stand, stand.stock, plan, say)
     elif stand.notes.get(NOTE):
         ours = [_turn(stand, stand.tiered, plan) for _ in range(plan.no_reuse.warm_turns + plan.no_reuse.turns)]
@@ -104,7 +106,7 @@ def _figures(turns: Sequence[tuple[Work, Work]], ratio: Ratio, limit: float) -> 
     cpu = [(a.tokens_per_cpu_s, b.tokens_per_cpu_s) for a, b in turns if a.tokens_per_cpu_s and b.tokens_per_cpu_s]
     return {
         "ratio": list(ratio),
-        "cpu_ratio": list(median_ratio(cpu)) if cpu else None,
+        "cpu_ratio": list(median_ratio(blocks(cpu))) if len(cpu) > 1 else None,
         "tokens_per_s": [each.tokens_per_s for each in ours],
         "stock_tokens_per_s": [each.tokens_per_s for each in theirs],
         "turns": len(turns),

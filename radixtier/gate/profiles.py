@@ -180,7 +180,7 @@ _QUICK: dict[str, dict[str, Any]] = {
     "agents": {"lengths": (4096, 8192), "per_client": 1},
 }
 _CPU: dict[str, dict[str, Any]] = {
-    "long-context": {"level_lengths": ((1, (2000, 4000)), (2, (2000, 4000)), (4, (2000,) * 4))},
+    "long-context": {"level_lengths": ((1, (2000, 4000)), (2, (2000, 2000)), (4, (2000,) * 4))},
     "chat": {"level_lengths": ((1, (2000, 4000)), (2, (2000, 2000)), (4, (2000,) * 4)), "follow_tokens": 32},
     "agents": {
         "level_lengths": ((1, (2000, 4000)), (2, (2000, 2000)), (4, (2000,) * 4)),
@@ -256,21 +256,21 @@ def _for_cpu(made: Plan) -> Plan:
         made,
         levels=(1, 2, 4),
         limits=limits,
-        soak_s=150.0 if made.quick else made.soak_s,
+        soak_s=120.0 if made.quick else made.soak_s,
         lengths=(2000, 4000),
         per_client=1,
         answer_tokens=12,
-        answers=4,
+        answers=2,
         answers_tokens=512,
         by_length=(2000, 4000, 6000) if made.profile == "long-context" else (2000, 4000),
         no_reuse=NoReuse(
             prompt_tokens=512, prompts=4, concurrency=4, answer_tokens=8, warm_turns=1,
-            turns=6 if made.quick else 16, most_turns=12 if made.quick else 32,
+            turns=6 if made.quick else 16, most_turns=10 if made.quick else 32,
         ),
         soak=Soak(
             conversations=5, turns=3, first_tokens=512, turn_tokens=64, answer_tokens=12, clients=2, cut_share=0.08,
             burst_prompts=3, burst_tokens=512, fault_s=4.0, event_every_s=9.0 if made.quick else 60.0, look_s=2.0,
-            slow=20.0,
+            slow=60.0,
         ),
         tier=CPU_SIZES,
         warm_up=(48, 512, 512),

@@ -368,7 +368,7 @@ def test_what_becomes_of_a_users_server_is_said(
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     told = capsys.readouterr().out
-    for words in ("may be evicted", "directory of its own", "1 2 4", "150 s", "it takes the place of --launch"):
+    for words in ("may be evicted", "directory of its own", "1 2 4", "120 s", "it takes the place of --launch"):
         assert words.lower() in " ".join(told.split()).lower()
 
 
