@@ -6,33 +6,43 @@ After every answer one line tells how many tokens of the prompt came from HBM, D
 to be computed, and how long the first token took. To see a conversation come back from a lower tier, chat
 about something else for a while (``/new``, or another terminal), then return with ``/back``.
 
-Commands: ``/new`` starts another conversation, ``/back N`` returns to conversation N, ``/quit`` ends. Reads
-plain lines when the input is not a terminal. Standard library only.
+Commands: ``/new`` starts another conversation, ``/back N`` returns to conversation N, ``/quit`` ends. Ctrl-C
+stops an answer. Conversation N is session ``NAME-N`` (``--session NAME``), so that ``radixtier hint`` and
+``radixtier explain`` can name it. Reads plain lines when the input is not a terminal. Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
+import secrets
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-TIMEOUT_S = 600.0
+from ask import Failed, Message, Server, add_server, count, open_server, read_text
+from show import facts, printable
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Chat with an SGLang server that runs radixtier.")
-    parser.add_argument("--url", default="http://127.0.0.1:30000", help="address of the server")
+    add_server(parser)
     parser.add_argument("--document", type=Path, help="text file that every conversation starts with")
-    parser.add_argument("--max-tokens", type=int, default=200, help="longest answer")
+    parser.add_argument("--max-tokens", type=count, default=200, help="longest answer (default: %(default)s)")
+    parser.add_argument("--session", metavar="NAME", help="name of the sessions (default: a random one)")
     options = parser.parse_args()
-    opening = [] if options.document is None else [_system(options.document.read_text(encoding="utf-8"))]
+    try:
+        server, _ = open_server(options)
+        opening = [] if options.document is None else [_system(read_text(options.document, "--document"))]
+        if note := server.without_tier():
+            print(note)
+        _chat(server, opening, options.max_tokens, options.session or f"chat-{secrets.token_hex(2)}")
+    except Failed as failed:
+        print(f"error: {failed}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _chat(server: Server, opening: list[Message], max_tokens: int, name: str) -> None:
     conversations = [list(opening)]
     current = 0
     for line in _lines():
@@ -47,23 +57,29 @@ def main() -> int:
                 print(f"there are conversations 1 to {len(conversations)}: write /back N")
                 continue
             current = int(wanted) - 1
-            print(f"conversation {wanted}, {len(conversations[current])} messages so far")
+            print(f"conversation {wanted}, {len(conversations[current])} messages so far, session {name}-{wanted}")
             continue
         messages = [*conversations[current], {"role": "user", "content": line}]
         try:
-            answer = _ask(options.url, messages, options.max_tokens)
-        except urllib.error.HTTPError as error:
-            print(f"error: {options.url} answered {error.code}: {error.read(500).decode(errors='replace')}")
+            turn = server.ask(messages, max_tokens, session=f"{name}-{current + 1}", on_text=_show)
+        except KeyboardInterrupt:
+            print("\n(stopped; this turn is forgotten)")
             continue
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            print(f"error: {options.url}: {error}", file=sys.stderr)
-            return 1
-        conversations[current] = [*messages, {"role": "assistant", "content": answer}]
-    return 0
+        except Failed as failed:
+            if not failed.status:
+                raise
+            print(f"error: {failed}")
+            continue
+        print(f"\n{facts(turn)}")
+        conversations[current] = [*messages, {"role": "assistant", "content": turn.text}]
 
 
-def _system(document: str) -> dict[str, str]:
+def _system(document: str) -> Message:
     return {"role": "system", "content": f"{document}\n\nYou answer questions about this text, briefly."}
+
+
+def _show(piece: str) -> None:
+    print(printable(piece), end="", flush=True)
 
 
 def _lines() -> Iterator[str]:
@@ -77,50 +93,6 @@ def _lines() -> Iterator[str]:
             return
         if line:
             yield line
-
-
-def _ask(url: str, messages: list[dict[str, str]], max_tokens: int) -> str:
-    """Stream one answer to the screen, then one line on where the prompt came from; return the answer."""
-    body = {
-        "model": "default",
-        "messages": messages,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_cached_tokens_details": True,
-    }
-    answer, first = "", None
-    prompt_tokens = 0
-    cached: dict[str, Any] = {}
-    started = time.perf_counter()
-    for event in _events(f"{url.rstrip('/')}/v1/chat/completions", body):
-        first = first or time.perf_counter() - started
-        for choice in event.get("choices", ()):
-            piece = choice["delta"].get("content") or ""
-            print(piece, end="", flush=True)
-            answer += piece
-        if event.get("usage"):
-            prompt_tokens = event["usage"]["prompt_tokens"]
-        cached = (event.get("sglext") or {}).get("cached_tokens_details") or cached
-    hbm, dram, nvme = cached.get("device", 0), cached.get("host", 0), cached.get("storage") or 0
-    print(
-        f"\n[HBM {hbm} | DRAM {dram} | NVMe {nvme} | recomputed {prompt_tokens - hbm - dram - nvme} tokens; "
-        f"first token after {first or 0:.2f} s]"
-    )
-    return answer
-
-
-def _events(url: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Send a request and yield its server-sent events."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-        for line in response:
-            if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
-                event = json.loads(line[5:])
-                if "error" in event:
-                    raise ValueError(event["error"])
-                yield event
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 #   launch/test.sh [arguments of pytest]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-RADIXTIER_EXTRAS=${RADIXTIER_EXTRAS:-demo,test,dev}
+RADIXTIER_EXTRAS=${RADIXTIER_EXTRAS:-demo,test,dev,docs}
 . launch/setup.sh
 if [ $# -eq 0 ]; then
     echo "radixtier: ruff and mypy"

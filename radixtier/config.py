@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from radixtier.control.address import Address, parse_address
+from radixtier.control.runtime import runtime_socket
 from radixtier.footprint import footprint, slot_bytes, slots_for
 from radixtier.machine import FileSystem, Machine, directory_fault, drive_bytes, file_systems
 from radixtier.policy.admission import NAMES as ADMISSIONS
@@ -111,7 +112,7 @@ class RadixTierConfig:
         Most bytes written to NVMe, as :func:`radixtier.policy.write_budget.parse_budget` reads it.
     control : str or None
         Where the control endpoint listens, as :func:`radixtier.control.parse_address` reads it; None for
-        :data:`CONTROL_SOCKET` in the first directory.
+        :data:`CONTROL_SOCKET` in the first directory, or :func:`radixtier.control.runtime.runtime_socket` without one.
     record : str or None
         File to record the load in, for the lab; None for none.
     origin : Mapping[str, Origin]
@@ -206,7 +207,9 @@ class RadixTierConfig:
         return parse_budget(self.write_budget, drive_bytes(self.nvme_path) if usable else None)
 
     def control_address(self, key: bool) -> Address | None:
-        """Return where the control endpoint listens, None for nowhere.
+        """Return where the control endpoint of this process listens, None for nowhere.
+
+        Unless it was said where: beside the store, or else, without one, in a directory of this user's own.
 
         Parameters
         ----------
@@ -220,12 +223,13 @@ class RadixTierConfig:
         """
         if self.control is not None:
             return parse_address(self.control, key)
-        if not self.nvme_path:
-            return None
-        try:
-            return parse_address(f"unix:{os.path.join(self.nvme_path[0], CONTROL_SOCKET)}", key)
-        except BadValue:  # a path that is too long for a socket, which nobody asked for
-            return None
+        places = [os.path.join(directory, CONTROL_SOCKET) for directory in self.nvme_path[:1]]
+        for path in (*places, runtime_socket(os.getpid())):
+            try:
+                return parse_address(f"unix:{path}", key)
+            except BadValue:  # a path that is too long for a socket, which nobody asked for
+                continue
+        return None
 
     def with_defaults(self, machine: Machine, hbm_in_ram: bool = False) -> tuple[RadixTierConfig, list[str]]:
         """Choose the sizes that were not given.

@@ -10,16 +10,23 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from radixtier.config import Origin, Problem, RadixTierConfig
+from radixtier import __version__
+from radixtier.config import IO_ENGINES, OTHERS, Origin, Problem, RadixTierConfig
 from radixtier.policy.admission import NAMES as ADMISSIONS
 from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.units import BadValue, Size, Unit, parse_size
 
 ENV_PREFIX = "RADIXTIER_"
+
+FILE_VERSION = 1
+"""Of the YAML file: what its key ``version`` may say. A change that gives an old key another meaning raises it."""
+
+Kind = Literal["switch", "size", "bytes", "paths", "word", "text", "file"]
+"""How a value is read."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,10 @@ class Setting:
         How the value is written; empty for a switch.
     flag : str
         The command-line flag.
+    kind : str
+        How the value is read, from a text or from what YAML makes of it.
+    choices : tuple of str
+        The words that it may be, of a setting of kind ``word``.
     """
 
     name: str
@@ -45,6 +56,8 @@ class Setting:
     default: str
     metavar: str = ""
     flag: str = ""
+    kind: Kind = "text"
+    choices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.flag:
@@ -62,36 +75,42 @@ SETTINGS = (
         "Stretch the radix tree over HBM, DRAM and NVMe, in the place of SGLang's hierarchical cache.",
         "off",
         flag="--enable-radix-tier",
+        kind="switch",
     ),
     Setting(
         "hbm_size",
         "KV cache in HBM, in bytes or tokens; becomes SGLang's --max-total-tokens.",
         "SGLang's own choice; on --device cpu 1/4 of the available RAM",
         "SIZE",
+        kind="size",
     ),
     Setting(
         "dram_size",
         "KV pages in host memory, per server.",
         "1/2 of the available RAM; on --device cpu 1/4",
         "SIZE",
+        kind="size",
     ),
     Setting(
         "nvme_size",
         "The store on NVMe, journal included, per server and over all directories; 0 for a DRAM-only tier.",
         "1/2 of the free space of the path; 0 without a path",
         "SIZE",
+        kind="size",
     ),
     Setting(
         "nvme_path",
         "Existing directories that hold the store, one per NVMe drive; each gets an equal share of the size.",
         "no NVMe tier",
         "DIRECTORY",
+        kind="paths",
     ),
     Setting(
         "nvme_min_free",
         "Space on each file system of the path that is left to others, in bytes.",
         "1GiB",
         "SIZE",
+        kind="bytes",
     ),
     Setting(
         "nvme_others",
@@ -99,30 +118,39 @@ SETTINGS = (
         "against the size.",
         "reclaim",
         "ACTION",
+        kind="word",
+        choices=OTHERS,
     ),
     Setting(
         "io_engine",
         "How pages are read and written: auto, posix (O_DIRECT in threads) or kvikio (NVIDIA KvikIO).",
         "auto",
         "ENGINE",
+        kind="word",
+        choices=IO_ENGINES,
     ),
     Setting(
         "scrub",
         "Bytes per second read from NVMe in the background to verify pages; 0 for none.",
         "16MiB",
         "SIZE",
+        kind="bytes",
     ),
     Setting(
         "eviction",
         f"Which pages leave DRAM first: {', '.join(EVICTIONS)}.",
         "auto",
         "POLICY",
+        kind="word",
+        choices=EVICTIONS,
     ),
     Setting(
         "admission",
         f"Which pages are written to NVMe: {', '.join(ADMISSIONS)}.",
         "auto",
         "POLICY",
+        kind="word",
+        choices=ADMISSIONS,
     ),
     Setting(
         "write_budget",
@@ -141,6 +169,7 @@ SETTINGS = (
         "New file that the load is recorded in, without any text, for radixtier lab.",
         "none",
         "FILE",
+        kind="file",
     ),
 )
 
@@ -209,7 +238,7 @@ def _build(given: Mapping[str, _Given], problems: list[Problem]) -> RadixTierCon
     values: dict[str, Any] = {}
     for name, item in given.items():
         try:
-            values[name] = _PARSERS[name](item.value)
+            values[name] = _PARSERS[_BY_NAME[name].kind](item.value)
         except BadValue as error:
             problems.append(Problem(item.where, item.value, error.why, error.fix))
     return RadixTierConfig(
@@ -263,21 +292,14 @@ def _parse_paths(value: Any) -> tuple[str, ...]:
     return tuple(os.path.abspath(os.path.expanduser(item)) for item in items)
 
 
-_PARSERS: dict[str, Callable[[Any], Any]] = {
-    "enable": _parse_switch,
-    "hbm_size": _parse_given_size,
-    "dram_size": _parse_given_size,
-    "nvme_size": _parse_given_size,
-    "nvme_path": _parse_paths,
-    "nvme_min_free": _parse_bytes,
-    "nvme_others": _parse_word,
-    "io_engine": _parse_word,
-    "scrub": _parse_bytes,
-    "eviction": _parse_word,
-    "admission": _parse_word,
-    "write_budget": _parse_text,
-    "control": _parse_text,
-    "record": _parse_file,
+_PARSERS: dict[Kind, Callable[[Any], Any]] = {
+    "switch": _parse_switch,
+    "size": _parse_given_size,
+    "bytes": _parse_bytes,
+    "paths": _parse_paths,
+    "word": _parse_word,
+    "text": _parse_text,
+    "file": _parse_file,
 }
 
 
@@ -303,6 +325,13 @@ def _read_yaml(file: str, where: str, problems: list[Problem]) -> dict[str, _Giv
     if not isinstance(content, dict):
         problems.append(Problem(where, file, "not a mapping", "Write one 'name: value' per line"))
         return {}
+    if "version" in content:
+        version = content.pop("version")
+        if type(version) is not int or version != FILE_VERSION:
+            why = f"radixtier {__version__} does not know this version of the file"
+            fix = f"Write version: {FILE_VERSION}, or use the radixtier that the file was written for"
+            problems.append(Problem(f"version in {file}", version, why, fix))
+            return {}
     found: dict[str, _Given] = {}
     for key, value in content.items():
         name = _yaml_name(str(key))

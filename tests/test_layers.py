@@ -15,16 +15,17 @@ import radixtier
 ROOT = Path(radixtier.__file__).parent
 
 LAYERS = (
-    {"", "units", "footprint", "machine", "identity", "weights"},
+    {"", "units", "footprint", "machine", "identity", "weights", "dashboard"},
     {"policy"},
     {"explain", "control"},
+    {"monitor"},
     {"config"},
     {"settings"},
     {"tree"},
     {"io"},
     {"store"},
     {"mover", "tools"},
-    {"lab"},
+    {"lab", "suggest"},
     {"cpu"},
     {"sglang"},
     {"live"},
@@ -34,7 +35,7 @@ LAYERS = (
 )
 """From low to high; a name is a module or package of radixtier, and "" the package itself."""
 
-PURE = set().union(*LAYERS[:10])
+PURE = set().union(*LAYERS[:11])
 """Layers that never mention SGLang or torch, not even inside a function."""
 
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

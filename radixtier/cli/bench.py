@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from radixtier.cli.main import dispatch
+from radixtier.cli.exits import with_statuses
+from radixtier.cli.main import Table, add_names, dispatch
 
-_BENCHES = {
+BENCHES: Table = {
     "lab": ("radixtier.lab.bench", "cost of a replay per block reference, for longer traces and larger trees"),
     "match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang"),
     "io": ("radixtier.tools.bench_io", "bandwidth of the store on a drive, against what the drive can do"),
@@ -20,13 +21,15 @@ _BENCHES = {
     "promote": ("radixtier.demo.bench_promote", "slow drives, predicted returns and overlap on a real server"),
     "peers": ("radixtier.demo.bench_peers", "beside stock SGLang and HiCache, in one run on one machine"),
 }
-"""Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one measurement; ``argv`` starts with its name."""
-    parser = argparse.ArgumentParser(prog="radixtier bench", description="Measure the tier.")
-    benches = parser.add_subparsers(dest="bench", metavar="BENCH", required=True)
-    for name, (_, summary) in _BENCHES.items():
-        benches.add_parser(name, help=summary, add_help=False)
-    return dispatch(_BENCHES[parser.parse_args(list(argv[:1])).bench][0], argv[1:])
+    return dispatch(BENCHES[parser().parse_args(list(argv[:1])).bench][0], argv[1:])
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the name."""
+    made = argparse.ArgumentParser(prog="radixtier bench", description="Measure the tier.")
+    add_names(made, BENCHES, "bench")
+    return with_statuses(made)

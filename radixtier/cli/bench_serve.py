@@ -8,7 +8,6 @@ started here is stopped here, and one that was running is left as it was. Main t
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import shlex
@@ -22,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from radixtier import __version__
-from radixtier.cli.bench_serve_options import PROG, Options, Refusal, read
+from radixtier.cli.bench_serve_options import PROG, Options, Refusal, parser, read
+from radixtier.cli.exits import FAILED, INTERRUPTED, OK, USAGE
+from radixtier.cli.json_file import SCREEN, write_json
 from radixtier.live.ending import end_like_ctrl_c
 from radixtier.live.screen import Screen
 from radixtier.live.server import ServerFailed
@@ -35,7 +36,7 @@ from radixtier.load.play import Played
 from radixtier.load.progress import Progress
 from radixtier.load.runs import known, load, until_interrupted, warm_up
 
-INTERRUPTED = 130
+__all__ = ["main", "parser"]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,9 +45,9 @@ def main(argv: Sequence[str]) -> int:
         options = read(argv)
     except Refusal as refusal:
         print(f"{PROG}: {refusal}", file=sys.stderr)
-        return 2
+        return USAGE
     end_like_ctrl_c()
-    screen = Screen(sys.stdout)
+    screen = Screen(sys.stderr if options.json == SCREEN else sys.stdout)
     report = _head(options, argv)
     try:
         with _logs() as logs:
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         return INTERRUPTED
     except (NoTarget, ServerFailed, OSError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
-        return 1
+        return FAILED
 
 
 def _measure(options: Options, logs: Path, screen: Screen, report: dict[str, Any]) -> int:
@@ -123,16 +124,16 @@ def _end(
 ) -> int:
     """Write the JSON, and say how it ended; ``whom`` are those that answered nothing."""
     report["complete"] = report["complete"] and not interrupted
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json(options, report)
+    if options.json not in (None, SCREEN):
         screen.line(f"all figures: {options.json}", "dim")
     if interrupted:
         print(f"{PROG}: interrupted; these are the figures so far", file=sys.stderr)
         return INTERRUPTED
     if not answered:
         print(f"{PROG}: no request was answered{f' by {whom}' if whom else ''}", file=sys.stderr)
-        return 1
-    return 0
+        return FAILED
+    return OK
 
 
 @contextmanager

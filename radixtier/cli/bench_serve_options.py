@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
+from radixtier.cli.exits import with_statuses
+from radixtier.cli.json_file import SCREEN, add_json
 from radixtier.live.client import Client
 from radixtier.live.output import unwritable
 from radixtier.load.connect import APIS, Api
@@ -79,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
 
 def read(argv: Sequence[str]) -> Options:
     """Read a command line; `Refusal` says what is wrong with it."""
-    options = _parser().parse_args(_protected(argv))
+    options = parser().parse_args(_protected(argv))
     commands = [text.strip() for text in ([options.launch] if options.launch else options.compare or [])]
     if (options.url is not None) + (options.launch is not None) + (options.compare is not None) != 1:
         raise Refusal("whom to ask? Give exactly one of URL, --launch ARGS and --compare A B.")
@@ -119,15 +121,16 @@ def read(argv: Sequence[str]) -> Options:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; it raises `Refusal`."""
+    made = _Parser(
         prog=PROG,
         description="Ask a server what its users would, and measure how it answers.",
         epilog=EXPLANATION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("url", nargs="?", metavar="URL", help="a running server: SGLang, or anything that speaks OpenAI's protocol")
     add("--launch", metavar="ARGS", help="start a server for this, and stop it afterwards")
     add("--compare", nargs=2, metavar=("A", "B"), help="start two servers and ask them in turns")
@@ -144,9 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--order", choices=get_args(Order), default="round-robin", help="who is next (default %(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="another seed is another load (default %(default)s)")
     add("--quick", action="store_true", help="smaller loads, to see that everything works")
-    add("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    _add_workloads(parser)
-    return parser
+    add_json(made, "all figures")
+    _add_workloads(made)
+    return with_statuses(made)
 
 
 def _add_workloads(parser: argparse.ArgumentParser) -> None:
@@ -216,8 +219,8 @@ def _names(given: Sequence[str] | None) -> tuple[str, str]:
 
 
 def _writable(file: Path | None) -> Path | None:
-    if file is None:
-        return None
+    if file is None or file == SCREEN:
+        return file
     if fault := unwritable(file):
         raise Refusal(f"--json {file}: {fault}")
     return file

@@ -7,13 +7,14 @@ removed. Works without SGLang. Main thread.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from radixtier.cli.exits import FAILED, INTERRUPTED, OK, USAGE, with_statuses
+from radixtier.cli.json_file import add_json, show, write_json
 from radixtier.machine import file_systems
 from radixtier.policy.prefill import FAST
 from radixtier.tools.arguments import nbytes
@@ -36,18 +37,18 @@ faster read from these drives than computed again.
 
 def main(argv: Sequence[str]) -> int:
     """Run the checks; 0 if nothing is in the way, 1 if something is."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+    parsed = parser()
+    options = parsed.parse_args(argv)
     try:
         kv_bytes = _kv_bytes(options)
     except (OSError, ValueError) as error:
-        parser.error(str(error))
+        parsed.error(str(error))
     try:
         blocks: dict[str, list[Finding]] = {"this machine": check_host()}
         drives: dict[str, Drive] = {str(path): check_drive(path.absolute()) for path in options.directories}
     except KeyboardInterrupt:
         print("radixtier doctor: interrupted; test files are removed", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     blocks.update({path: drive.findings for path, drive in drives.items()})
     if options.directories:
         blocks["room"] = list(check_rooms([path.absolute() for path in options.directories], options.size))
@@ -55,32 +56,30 @@ def main(argv: Sequence[str]) -> int:
     if estimate:
         blocks["break-even"] = list(_verdicts(estimate))
     findings = [finding for block in blocks.values() for finding in block]
-    for title, block in blocks.items():
-        print(render(title, block), end="\n\n")
-    print(summary(findings))
-    if options.json:
-        try:
-            options.json.write_text(json.dumps(_report(blocks, drives, estimate), indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            print(f"radixtier doctor: --json {options.json}: {error.strerror}: name another file", file=sys.stderr)
-            return 2
-    return int(any(finding.level == "problem" for finding in findings))
+    show(options, [*(f"{render(title, block)}\n" for title, block in blocks.items()), summary(findings)])
+    try:
+        write_json(options, _report(blocks, drives, estimate))
+    except OSError as error:
+        print(f"radixtier doctor: --json {options.json}: {error.strerror}: name another file", file=sys.stderr)
+        return USAGE
+    return FAILED if any(finding.level == "problem" for finding in findings) else OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="radixtier doctor", description=EXPLANATION)
-    add = parser.add_argument
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(prog="radixtier doctor", description=EXPLANATION)
+    add = made.add_argument
     add("directories", type=Path, nargs="*", metavar="DIR", help="a directory for --radix-tier-nvme-path")
     add("--size", type=nbytes, metavar="SIZE", help="what the store is to take, over all directories")
     rate_help = f"tokens/s of prefill on your server (default: {1 / FAST.linear:.0f})"
     add("--prefill-rate", type=_rate, default=1 / FAST.linear, metavar="TOKENS/S", help=rate_help)
-    model = parser.add_mutually_exclusive_group()
+    model = made.add_mutually_exclusive_group()
     kv_help = f"KV of one token, all layers (default: {format_bytes(DEFAULT_KV_BYTES)}, an 8B model in bfloat16)"
     model.add_argument("--kv-bytes-per-token", type=nbytes, metavar="SIZE", help=kv_help)
     model.add_argument("--model-config", type=Path, metavar="FILE", help="take it from this config.json")
     add("--kv-cache-dtype", choices=DTYPES, help="of KV with --model-config (default: the model's)")
-    add("--json", type=Path, metavar="FILE", help="write all findings and figures to FILE")
-    return parser
+    add_json(made, "all findings and figures")
+    return with_statuses(made)
 
 
 def _kv_bytes(options: argparse.Namespace) -> int:

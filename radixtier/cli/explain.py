@@ -1,6 +1,7 @@
 """``radixtier explain``: where a running server took a request from, where a path is now, and why.
 
-Owns the choice of question and the exit status: 0, or 1 when there is no answer. Main thread.
+Owns the choice of question and the exit status: 0; 1 when there is no answer; 2 for a question that cannot be asked.
+Main thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from radixtier.cli.control_errors import status_of
+from radixtier.cli.exits import OK, with_statuses
 from radixtier.control.arguments import add_path, add_server, client, path
 from radixtier.control.client import ControlError
 from radixtier.explain.render import REQUEST_HEAD, node_text, request_line, request_text
@@ -19,28 +22,29 @@ from radixtier.units import BadValue
 
 def main(argv: Sequence[str]) -> int:
     """Ask one question and print the answer."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     try:
         answer = _ask(options)
     except (BadValue, ControlError, OSError) as error:
         print(f"radixtier explain: {error}", file=sys.stderr)
-        return 1
+        return status_of(error)
     print(json.dumps(answer, indent=2) if options.json else _text(answer, options.request is not None))
-    return 0
+    return OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
         prog="radixtier explain",
         description="Tell what a request was served from and why the rest was computed, or where a path is now. "
         "Without arguments, list the last requests.",
     )
-    parser.add_argument("request", nargs="?", metavar="RID", help="explain the request with this id")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="list the last N requests (default: 20)")
-    which = add_path(parser, required=False)
+    made.add_argument("request", nargs="?", metavar="RID", help="explain the request with this id")
+    made.add_argument("--limit", type=int, default=20, metavar="N", help="list the last N requests (default: 20)")
+    which = add_path(made, required=False)
     which.add_argument("--node", type=int, metavar="N", help="the node with this number")
-    add_server(parser)
-    return parser
+    add_server(made)
+    return with_statuses(made)
 
 
 def _ask(options: argparse.Namespace) -> dict[str, Any]:

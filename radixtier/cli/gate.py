@@ -1,7 +1,7 @@
 """``radixtier gate``: does tiering pay on your server? Four gates, a verdict, a report.
 
-Owns the arguments and the exit status: 0 when all gates that ran passed, 1 when one did not, 2 for bad input, 130 when
-interrupted. Invariant: what can be checked is checked before a server is started. Main thread.
+Owns the arguments and the exit status: 0 when all gates that ran passed; 1 when one did not, or nobody answered; 2 for
+bad input; 130 when interrupted. Invariant: what can be checked is checked before a server is started. Main thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from radixtier.cli.exits import FAILED, INTERRUPTED, OK, USAGE
 from radixtier.cli.gate_options import command, device, limit_flags, parser, words
 from radixtier.control.address import parse_address
 from radixtier.control.arguments import ENVIRONMENT
@@ -42,30 +43,36 @@ from radixtier.live.screen import Screen
 from radixtier.machine import directory_fault
 from radixtier.units import BadValue
 
-BAD_INPUT = 2
+__all__ = ["main", "parser"]
 
 LOGS = "servers"
 """Directory for the logs of servers, beside the report."""
+
+
+class NoAnswer(BadValue):
+    """A server that does not answer: nothing is wrong with how it was named."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the gates, or show a report."""
     options = parser().parse_args(argv)
     try:
-        return _show(options.report) if options.command == "show" else _run(options, argv)
-    except BadValue as error:
+        return _show(options) if options.command == "show" else _run(options, argv)
+    except (BadValue, BadReport, RequestFailed, OSError, RuntimeError) as error:
         print(f"radixtier gate {options.command}: {error}", file=sys.stderr)
-    except (BadReport, RequestFailed, OSError, RuntimeError) as error:
-        print(f"radixtier gate {options.command}: {error}", file=sys.stderr)
-    return BAD_INPUT
+        refused = isinstance(error, (BadValue, BadReport)) and not isinstance(error, NoAnswer)
+        return USAGE if refused else FAILED
 
 
-def _show(file: Path) -> int:
-    _print(read_json(file))
-    return 0
+def _show(options: argparse.Namespace) -> int:
+    _print(read_json(options.report), options.json)
+    return OK
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
     screen = Screen(sys.stdout)
     for text, tone in lines(report):
         screen.line(text, "" if tone == "warn" else tone)
@@ -91,11 +98,11 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
             status = run.run(stand, made, report, out, say)
         except KeyboardInterrupt:
             print("radixtier gate run: interrupted before the first gate", file=sys.stderr)
-            return run.INTERRUPTED
+            return INTERRUPTED
         finally:
             say.total(0)
-    _print(report.to_json())
-    print(f"\n{out / HTML_NAME}\n{out / JSON_NAME}")
+    _print(report.to_json(), options.json)
+    print(f"\n{out / HTML_NAME}\n{out / JSON_NAME}", file=sys.stderr if options.json else sys.stdout)
     return status
 
 
@@ -219,7 +226,7 @@ def _attached(options: argparse.Namespace) -> AttachedStand:
     try:
         return AttachedStand(options.server, control, options.directory, disturb=options.disturb)
     except (RequestFailed, OSError) as error:
-        raise BadValue(f"--server {options.server}: no answer ({error})", "Start it first, or use --launch") from None
+        raise NoAnswer(f"--server {options.server}: no answer ({error})", "Start it first, or use --launch") from None
 
 
 def _check_sglang(url: str) -> None:
@@ -233,7 +240,7 @@ def _check_sglang(url: str) -> None:
             raise BadValue(why, "Let the gate ask a server without one") from None
         raise BadValue(f"--server {url}: no SGLang server answers there ({error})", fix) from None
     except (RequestFailed, OSError) as error:
-        raise BadValue(f"--server {url}: no answer ({error})", "Start it first, or use --launch") from None
+        raise NoAnswer(f"--server {url}: no answer ({error})", "Start it first, or use --launch") from None
     except ValueError:
         told = None
     if not isinstance(told, dict) or "version" not in told:

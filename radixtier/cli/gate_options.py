@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+from radixtier.cli.exits import with_statuses
 from radixtier.control.address import ACCEPTED_FORMS
 from radixtier.control.arguments import ENVIRONMENT
 from radixtier.gate.launched import values_of
@@ -80,7 +81,9 @@ def parser() -> argparse.ArgumentParser:
             limits.add_argument(flag, type=kind, metavar="X", help=f"{told} (default: {each.default:g})")
     show = commands.add_parser("show", help="print a report again", description="Print a report again.")
     show.add_argument("report", type=Path, metavar="REPORT.JSON")
-    return top
+    for command in (run, show):
+        command.add_argument("--json", action="store_true", help="print the report as JSON")
+    return with_statuses(top)
 
 
 def _server(run: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """``radixtier hint``: tells a running server what is known about the future of a path.
 
-Owns the arguments and the exit status: 0, or 1 when the hint was rejected or did not arrive. Main thread.
+Owns the arguments and the exit status: 0; 1 when the hint was rejected or did not arrive; 2 for one that cannot be
+given. Main thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from radixtier.cli.control_errors import status_of
+from radixtier.cli.exits import FAILED, OK, with_statuses
 from radixtier.control.arguments import add_path, add_server, client, path
 from radixtier.control.client import ControlError
 from radixtier.explain.render import outcome_text
@@ -31,22 +34,23 @@ _LASTING = (Kind.PIN, Kind.RETAIN, Kind.SHARE)
 
 def main(argv: Sequence[str]) -> int:
     """Send one hint and print its outcome."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     kind = Kind(options.kind)
     try:
         outcome = client(options).give_hint(kind, path(options) | _fields(options))
     except (BadValue, ControlError, OSError) as error:
         print(f"radixtier hint: {error}", file=sys.stderr)
-        return 1
+        return status_of(error)
     print(json.dumps(outcome, indent=2) if options.json else outcome_text(outcome))
-    return int(outcome.get("status") == Status.REJECTED.value)
+    return FAILED if outcome.get("status") == Status.REJECTED.value else OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
         prog="radixtier hint", description="Tell a running server what is known about the future of a path."
     )
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    kinds = made.add_subparsers(dest="kind", metavar="KIND", required=True)
     for kind, summary in _KINDS.items():
         command = kinds.add_parser(kind.value, help=summary, description=summary)
         add_path(command, required=True)
@@ -62,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         if kind is Kind.PREFETCH:
             command.add_argument("--by", type=float, metavar="SECONDS", help="needed so long from now (default: now)")
         add_server(command)
-    return parser
+    return with_statuses(made)
 
 
 def _fields(options: argparse.Namespace) -> dict[str, Any]:

@@ -11,17 +11,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from radixtier.cli import lab_compare, lab_plan, lab_run, lab_sweep, lab_timed
+from radixtier.cli.exits import INTERRUPTED, USAGE, with_statuses
 
 _COMMANDS = (lab_run, lab_timed, lab_sweep, lab_plan, lab_compare)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand."""
-    parser = argparse.ArgumentParser(prog="radixtier lab", description="Replay a recorded load over three tiers.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in _COMMANDS:
-        module.add(commands)
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -33,9 +30,18 @@ def main(argv: Sequence[str]) -> int:
         return _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("radixtier lab: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(prog="radixtier lab", description="Replay a recorded load over three tiers.")
+    commands = made.add_subparsers(metavar="COMMAND", required=True)
+    for module in _COMMANDS:
+        module.add(commands)
+    return with_statuses(made)
 
 
 def _refuse(why: str) -> int:
     print(f"radixtier lab: {why}", file=sys.stderr)
-    return 2
+    return USAGE

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from radixtier.cli import lab_options as shared
-from radixtier.cli.lab_json import add_json, check_json, show, write_json
+from radixtier.cli.json_file import add_json, check_json, show, write_json
 from radixtier.cli.lab_progress import Bar, guess
 from radixtier.cli.lab_report import table
 from radixtier.cli.lab_sizes import add_server, setup

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from radixtier.cli.lab_json import add_json
+from radixtier.cli.json_file import add_json
 from radixtier.lab.plots.style import formats, save
 from radixtier.lab.sweep.grid import Outcome
 from radixtier.units import BadValue

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from radixtier.cli import lab_options
+from radixtier.cli.json_file import check_json, show, write_json
 from radixtier.cli.lab_jobs import (
     add_jobs,
     as_dict,
@@ -22,7 +23,6 @@ from radixtier.cli.lab_jobs import (
     tell,
     tell_failures,
 )
-from radixtier.cli.lab_json import check_json, show, write_json
 from radixtier.cli.lab_sweep import named
 from radixtier.lab.plots.front import front_figure
 from radixtier.lab.setup import Setup

@@ -12,6 +12,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TextIO
 
+from radixtier.cli.terminal import rewrites
+
 PATIENCE_S = 2.0
 EVERY_S = 0.5
 EVERY = 64
@@ -40,7 +42,7 @@ class Bar:
         self._total = total
         self._stream = stream
         self._began = monotonic()
-        self._next = self._began + PATIENCE_S if stream.isatty() else float("inf")
+        self._next = self._began + PATIENCE_S if rewrites(stream) else float("inf")
         self._shown = False
 
     def __call__(self, served: int) -> None:

@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 
 from radixtier.cli import lab_options as shared
-from radixtier.cli.lab_json import add_json, check_json, show, write_json
+from radixtier.cli.json_file import add_json, check_json, show, write_json
 from radixtier.cli.lab_progress import Bar, guess
 from radixtier.cli.lab_report import lines
 from radixtier.cli.lab_sizes import add_server, setup

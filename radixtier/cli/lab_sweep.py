@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from radixtier.cli import lab_options
+from radixtier.cli.json_file import check_json, show, write_json
 from radixtier.cli.lab_jobs import (
     add_jobs,
     as_dict,
@@ -26,7 +27,6 @@ from radixtier.cli.lab_jobs import (
     tell,
     tell_failures,
 )
-from radixtier.cli.lab_json import check_json, show, write_json
 from radixtier.lab.plots.sweep import hit_ratios, ttfts, writes
 from radixtier.lab.rates import Rates
 from radixtier.lab.setup import ORACLE, Setup

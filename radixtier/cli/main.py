@@ -1,7 +1,7 @@
 """The ``radixtier`` command: finds the subcommand and hands its arguments over, unread.
 
-Owns the list of subcommands. Invariant: a subcommand is imported only when it runs, so ``radixtier --help``
-works where neither SGLang nor torch is installed. Main thread.
+Owns the list of subcommands and what becomes of an interrupt that none of them caught. Invariant: a subcommand is
+imported only when it runs, so ``radixtier --help`` works where neither SGLang nor torch is installed. Main thread.
 """
 
 from __future__ import annotations
@@ -10,21 +10,31 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
-from radixtier import SGLANG_VERSION, __version__
+from radixtier.cli.exits import FAILED, INTERRUPTED, with_statuses
+from radixtier.cli.version import ShowVersion
 
-_SUBCOMMANDS = {
+Table: TypeAlias = Mapping[str, tuple[str, str]]
+"""Name -> module with ``main(argv) -> int`` and ``parser()``, and a line for ``--help``."""
+
+SUBCOMMANDS: Table = {
     "serve": ("radixtier.cli.serve", "start SGLang's server; on --device cpu with what a CPU needs"),
+    "suggest": ("radixtier.cli.suggest", "print the command for this machine, with reasons"),
+    "config": ("radixtier.cli.config", "check the settings, print them with where each comes from, or their schema"),
     "doctor": ("radixtier.cli.doctor", "check this machine and directories for the store, and say what to do"),
-    "store": ("radixtier.cli.store", "look into the store on NVMe, check it, mend it or empty it"),
+    "top": ("radixtier.cli.top", "watch a running server: tiers, answers, drives, sessions, health"),
+    "dashboard": ("radixtier.cli.dashboard", "open the dashboard of a running server on this machine"),
     "explain": ("radixtier.cli.explain", "tell what a request was served from and why, or where a path is"),
     "hint": ("radixtier.cli.hint", "tell a running server what is known about the future of a path"),
+    "drain": ("radixtier.cli.drain", "let go of the NVMe directories, so that they can be unmounted"),
+    "store": ("radixtier.cli.store", "look into the store on NVMe, check it, mend it or empty it"),
     "lab": ("radixtier.cli.lab", "replay a trace over three tiers with the policies of the server"),
     "gate": ("radixtier.cli.gate", "prove on your own server that tiering pays, or that it does not"),
     "bench": ("radixtier.cli.bench", "measure the tier, or how any server answers a load; compare two servers"),
+    "completion": ("radixtier.cli.completion", "print a script that completes these commands in your shell"),
 }
-"""Name -> module with ``main(argv) -> int``, and a line for ``--help``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,30 +48,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status.
+        Exit status; :mod:`radixtier.cli.exits` has the table.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
+    # Only the first word is ours: what follows may be flags of SGLang that argparse would try to understand.
+    command = parser().parse_args(arguments[:1]).command
+    return dispatch(SUBCOMMANDS[command][0], arguments[1:])
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the first word."""
+    made = argparse.ArgumentParser(
         prog="radixtier",
         description="Virtual memory for SGLang's RadixAttention: one prefix tree over HBM, DRAM and NVMe.",
         epilog="Each subcommand has its own --help.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    version = f"radixtier {__version__} (for SGLang {SGLANG_VERSION})"
-    parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (_, summary) in _SUBCOMMANDS.items():
+    made.add_argument("--version", action=ShowVersion, help="show what is installed here, and whether it fits")
+    add_names(made, SUBCOMMANDS, "command")
+    return with_statuses(made)
+
+
+def add_names(parser: argparse.ArgumentParser, table: Table, dest: str) -> None:
+    """Add the names of subcommands, which read their own arguments."""
+    commands = parser.add_subparsers(dest=dest, metavar=dest.upper(), required=True)
+    for name, (_, summary) in table.items():
         commands.add_parser(name, help=summary, add_help=False)
-    # Only the first word is ours: what follows may be flags of SGLang that argparse would try to understand.
-    command = parser.parse_args(arguments[:1]).command
-    return dispatch(_SUBCOMMANDS[command][0], arguments[1:])
 
 
 def dispatch(module: str, arguments: Sequence[str]) -> int:
     """Import ``module`` and run its ``main``."""
-    run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
     try:
+        run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
         return run(arguments)
+    except KeyboardInterrupt:
+        print("radixtier: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output has enough; nothing more may be flushed into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED

@@ -6,6 +6,7 @@ passed on as it is; without ``--device cpu`` nothing is added to arguments or en
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import sys
@@ -36,6 +37,19 @@ def main(argv: Sequence[str]) -> int:
     for note in notes:
         print(f"radixtier serve: {note}", file=sys.stderr, flush=True)
     os.execve(sys.executable, [sys.executable, "-m", "sglang.launch_server", *arguments], env)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return a parser of radixtier's own flags, for completion: SGLang reads the command line."""
+    from radixtier.settings import SETTINGS
+    from radixtier.sglang.flags import add_flags
+
+    made = argparse.ArgumentParser(prog="radixtier serve", add_help=False, allow_abbrev=False)
+    add_flags(made)
+    choices = {setting.flag: setting.choices for setting in SETTINGS if setting.choices}
+    for action in made._actions:
+        action.choices = choices.get(action.option_strings[0])
+    return made
 
 
 def prepare(argv: Sequence[str], base_env: Mapping[str, str]) -> tuple[list[str], dict[str, str], list[str]]:

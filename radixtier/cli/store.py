@@ -1,8 +1,8 @@
 """``radixtier store``: looks into the store on NVMe, checks it, mends it, empties it.
 
-Owns the subcommands, their text and their exit status: 0, or 1 when something is bad or cannot be done. Invariant:
-`ls`, `stat` and `verify` change nothing and may run beside a server; the others hold the directories' locks. Main
-thread.
+Owns the subcommands, their text and their exit status: 0; 1 when something is bad or cannot be done; 2 for what is no
+directory of a store; 130 when interrupted. Invariant: `ls`, `stat` and `verify` change nothing and may run beside a
+server; the others hold the directories' locks. Main thread.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from radixtier.cli.exits import FAILED, INTERRUPTED, OK, USAGE, with_statuses
+from radixtier.cli.terminal import rewrites
 from radixtier.store.journal import JournalError
 from radixtier.store.slab import StoreError
 from radixtier.tools import cleaning
@@ -39,29 +41,37 @@ MOST_BAD = 20
 
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand."""
-    parser = argparse.ArgumentParser(
+    options = parser().parse_args(argv)
+    options.directories = [path.absolute() for path in options.directories]
+    status = USAGE
+    try:
+        for directory in options.directories:
+            check_place(directory)
+        status = FAILED
+        return _RUN[options.command](options)
+    except BrokenPipeError:  # whoever reads has seen enough; what is left goes nowhere, without another error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("radixtier store: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (StoreError, JournalError, OSError) as error:
+        print(f"radixtier store {options.command}: {error}", file=sys.stderr)
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
         prog="radixtier store", description="Look into a store on NVMe, check it, mend it or empty it."
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a directory of the store")
         command.add_argument("--json", action="store_true", help="print JSON")
         if name in ("gc", "clear"):
             command.add_argument("--yes", action="store_true", help="do not ask")
-    options = parser.parse_args(argv)
-    options.directories = [path.absolute() for path in options.directories]
-    try:
-        return _RUN[options.command](options)
-    except BrokenPipeError:  # whoever reads has seen enough; what is left goes nowhere, without another error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        print("radixtier store: interrupted", file=sys.stderr)
-        return 130
-    except (StoreError, JournalError, OSError) as error:
-        print(f"radixtier store {options.command}: {error}", file=sys.stderr)
-        return 1
+    return with_statuses(made)
 
 
 # Looking
@@ -75,7 +85,7 @@ def _ls(options: argparse.Namespace) -> int:
     if options.json:
         found = [{"rank": rank, "store": store, **_listing(listings[rank, store])} for rank, store in listings]
         print(json.dumps(found, indent=2))
-        return 0
+        return OK
     for (rank, store), listing in listings.items():
         print(f"store {store} (rank {rank})")
         print(f"{'pages':>8} {'tokens':>9} {'bytes':>10}  {'last use (UTC)':<19}  namespace")
@@ -84,7 +94,7 @@ def _ls(options: argparse.Namespace) -> int:
             print(f"{path.pages:>8} {path.tokens:>9} {size:>10}  {used:<19}  {_namespace(path)}")
         total = f"{len(listing.paths)} paths, {listing.pages} pages, {format_bytes(listing.nbytes)}"
         print(total + (f"; {listing.orphans} pages more that no path leads to" if listing.orphans else ""))
-    return 0
+    return OK
 
 
 def _listing(listing: Listing) -> dict[str, Any]:
@@ -109,10 +119,10 @@ def _stat(options: argparse.Namespace) -> int:
         found = [figures(drive) for drive in drives]
     if options.json:
         print(json.dumps(found, indent=2))
-        return 0
+        return OK
     for each in found:
         print("\n".join(_stat_lines(each)), end="\n\n")
-    return 0
+    return OK
 
 
 def _stat_lines(found: dict[str, Any]) -> list[str]:
@@ -149,7 +159,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _scrub(options: argparse.Namespace) -> int:
     results = []
-    with alone(_checked(options.directories)), opened(options.directories) as drives:
+    with alone(options.directories), opened(options.directories) as drives:
         for drive in drives:
             if drive.journal is None:
                 _warn(drive)
@@ -163,32 +173,32 @@ def _scrub(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
-    with alone(_checked(options.directories)):
+    with alone(options.directories):
         stores = [files for directory in options.directories for files in cleaning.unused(directory)]
         if stores and not options.yes and not _agreed([files.slab for files in stores], "stores"):
-            return 1
+            return FAILED
         done = cleaning.gc(options.directories)
     if options.json:
         found = {"removed": [str(path) for path in done.removed], "bytes": done.nbytes}
         print(json.dumps(found, indent=2))
-        return 0
+        return OK
     for path in done.removed:
         print(f"removed {path}")
     print(f"{len(done.removed)} files ({format_bytes(done.nbytes)} of stores)")
-    return 0
+    return OK
 
 
 def _clear(options: argparse.Namespace) -> int:
-    with alone(_checked(options.directories)):
+    with alone(options.directories):
         there = [path for directory in options.directories for path in cleaning.contents(directory)]
         if there and not options.yes and not _agreed(there, "files"):
-            return 1
+            return FAILED
         removed = [path for directory in options.directories for path in cleaning.clear(directory)]
     if options.json:
         print(json.dumps({"removed": [str(path) for path in removed]}, indent=2))
     else:
         print(f"removed {len(removed)} files")
-    return 0
+    return OK
 
 
 def _agreed(there: Sequence[Path], what: str) -> bool:
@@ -214,12 +224,6 @@ _RUN: dict[str, Callable[[argparse.Namespace], int]] = {
 # Text
 
 
-def _checked(directories: Sequence[Path]) -> Sequence[Path]:
-    for directory in directories:
-        check_place(directory)
-    return directories
-
-
 def _warn(drive: OfflineDrive) -> None:
     if drive.trouble:
         text = f"{drive.directory}: store {drive.files.id}: {drive.trouble}: a server starts with an empty store"
@@ -227,7 +231,7 @@ def _warn(drive: OfflineDrive) -> None:
 
 
 def _progress(drive: OfflineDrive, quiet: bool) -> Callable[[int], None]:
-    shown = sys.stderr.isatty() and not quiet
+    shown = rewrites(sys.stderr) and not quiet
 
     def progress(pages: int) -> None:
         if shown:
@@ -244,7 +248,7 @@ def _result(drive: OfflineDrive, pages: int, bad: Sequence[Bad], **more: object)
 
 def _report(results: Sequence[dict[str, Any]], as_json: bool, word: str) -> int:
     """Print what was found, in the place of the progress; return 1 if anything is bad."""
-    if sys.stderr.isatty() and not as_json:
+    if rewrites(sys.stderr) and not as_json:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps(results, indent=2))

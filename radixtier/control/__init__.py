@@ -1,12 +1,28 @@
-"""The control endpoint: hints and questions over HTTP, carried out by the scheduler thread.
+"""The control endpoint: hints and questions over HTTP, most of them answered by the scheduler thread.
 
-An HTTP thread turns a request into a command (:mod:`~radixtier.control.requests`) and lays it on the
-:class:`~radixtier.control.desk.Desk`; the scheduler thread picks it up in its tick. Knows neither SGLang nor torch.
+An HTTP thread turns a request into a command (:mod:`~radixtier.control.requests`). It answers some itself
+(:mod:`~radixtier.control.sources`) and lays the others on the :class:`~radixtier.control.desk.Desk`; the scheduler
+thread picks them up in its tick. Knows neither SGLang nor torch.
 """
 
 from radixtier.control.address import Address, parse_address
-from radixtier.control.commands import Command, ExplainNode, ExplainRequests, GiveHint, ReadState, Refusal, Target
+from radixtier.control.commands import (
+    Command,
+    Drain,
+    ExplainNode,
+    ExplainRequests,
+    GiveHint,
+    ListNodes,
+    ReadEvents,
+    ReadHistory,
+    ReadSchema,
+    ReadState,
+    ReadTree,
+    Refusal,
+    Target,
+)
 from radixtier.control.desk import Desk
+from radixtier.control.rows import Rows
 from radixtier.control.server import ControlServer
 
 __all__ = [
@@ -14,11 +30,18 @@ __all__ = [
     "Command",
     "ControlServer",
     "Desk",
+    "Drain",
     "ExplainNode",
     "ExplainRequests",
     "GiveHint",
+    "ListNodes",
+    "ReadEvents",
+    "ReadHistory",
+    "ReadSchema",
     "ReadState",
+    "ReadTree",
     "Refusal",
+    "Rows",
     "Target",
     "parse_address",
 ]

@@ -1,4 +1,4 @@
-"""What can be asked of the scheduler thread, and how it says no.
+"""What can be asked of a server, and how it says no.
 
 Owns the types only: immutable, plain data, valid whoever made them. Any thread.
 """
@@ -6,6 +6,7 @@ Owns the types only: immutable, plain data, valid whoever made them. Any thread.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -66,7 +67,64 @@ class ReadState:
     """Tell the figures of the tiers; answered with plain data."""
 
 
-Command: TypeAlias = GiveHint | ExplainRequests | ExplainNode | ReadState
+@dataclass(frozen=True)
+class ListNodes:
+    """List up to ``limit`` nodes with numbers above ``after``, in their order.
+
+    Answered with ``{"rows": Rows, "next": int | None, "total": int}``: see :class:`~radixtier.control.rows.Rows`. There
+    may be fewer rows than asked for, also none, before the end; only a `next` of None says that it is reached.
+    """
+
+    after: int = -1
+    limit: int = 100
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Give the directories on NVMe up, with ``timeout_s`` seconds for what is still to be written; plain data."""
+
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class ReadTree:
+    """Tell the tree below the node ``root``, or all of it, in at most ``most`` items; plain data."""
+
+    root: int | None = None
+    most: int = 1500
+
+
+@dataclass(frozen=True)
+class ReadHistory:
+    """Tell the figures of the last ``seconds``; plain data."""
+
+    seconds: int = 600
+
+
+@dataclass(frozen=True)
+class ReadEvents:
+    """Tell the last ``limit`` lines of the log; plain data."""
+
+    limit: int = 100
+
+
+@dataclass(frozen=True)
+class ReadSchema:
+    """Tell what can be asked and how: the OpenAPI document."""
+
+
+Command: TypeAlias = (
+    GiveHint
+    | ExplainRequests
+    | ExplainNode
+    | ReadState
+    | ListNodes
+    | Drain
+    | ReadTree
+    | ReadHistory
+    | ReadEvents
+    | ReadSchema
+)
 
 
 class Refusal(Exception):
@@ -78,9 +136,12 @@ class Refusal(Exception):
         HTTP status.
     error : str
         For the client: what is wrong and what to do about it.
+    headers : mapping of str to str
+        For the client, besides.
     """
 
-    def __init__(self, status: int, error: str) -> None:
+    def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
         self.status = status
         self.error = error
+        self.headers = dict(headers or {})

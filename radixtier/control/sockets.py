@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from radixtier.control.address import Address
+from radixtier.control.runtime import make_runtime_directory, runtime_directory
 from radixtier.units import BadValue
 
 BACKLOG = 64
@@ -63,7 +64,10 @@ class Listener:
         return sock
 
     def _unix(self, path: str) -> socket.socket:
-        with _alone_in(os.path.dirname(path)):
+        directory = os.path.dirname(path)
+        if directory == runtime_directory():
+            make_runtime_directory()
+        with _alone_in(directory):
             _clear(path)
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with _closed_on_error(sock):

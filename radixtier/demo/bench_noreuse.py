@@ -53,15 +53,10 @@ at a time. cpu_ratio is the same for tokens per second of CPU time, which other 
 
 def main(argv: Sequence[str]) -> int:
     """Run the load, print the ratio, write the JSON; 1 only if it could not be measured."""
-    parser = argparse.ArgumentParser(
-        prog="radixtier bench noreuse", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--quick", action="store_true", help="4 turns instead of 16")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
-    options = parser.parse_args(argv)
+    made = parser()
+    options = made.parse_args(argv)
     if options.json and (fault := unwritable(options.json)):
-        parser.error(f"argument --json: {options.json}: {fault}")
+        made.error(f"argument --json: {options.json}: {fault}")
     screen = Screen()
     end_like_ctrl_c()
     try:
@@ -75,6 +70,17 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
+        prog="radixtier bench noreuse", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    made.add_argument("--quick", action="store_true", help="4 turns instead of 16")
+    made.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
+    return made
 
 
 def measure(model: Path, turns: int, screen: Screen) -> dict[str, Any]:

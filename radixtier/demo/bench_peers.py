@@ -198,33 +198,39 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = _Parser(
         prog="radixtier bench peers", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="fewer prompts and rounds: about 20 minutes for 35")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and all samples to FILE")
-    parser.add_argument("--only", action="append", choices=SIDES, help="run this side only; may be repeated")
-    parser.add_argument("--page-size", type=int, default=16, metavar="N", help="tokens of a page (default: 16)")
-    parser.add_argument(
+    made.add_argument("--quick", action="store_true", help="fewer prompts and rounds: about 20 minutes for 35")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures and all samples to FILE")
+    made.add_argument("--only", action="append", choices=SIDES, help="run this side only; may be repeated")
+    made.add_argument("--page-size", type=int, default=16, metavar="N", help="tokens of a page (default: 16)")
+    made.add_argument(
         "--prefetch", choices=POLICIES, default=POLICIES[0], help="HiCache's prefetch policy (default: the best here)"
     )
-    parser.add_argument("--restarts", type=int, metavar="N", help="how often both are started again")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
-    parser.add_argument("--tiny", action="store_true", help="a model of random weights: checks the bench, not the tier")
-    options = parser.parse_args(argv)
+    made.add_argument("--restarts", type=int, metavar="N", help="how often both are started again")
+    made.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
+    made.add_argument("--tiny", action="store_true", help="a model of random weights: checks the bench, not the tier")
+    return made
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    made = parser()
+    options = made.parse_args(argv)
     options.only = [side for side in SIDES if side in (options.only or SIDES)]
     if options.page_size < 1:
-        parser.error(f"argument --page-size: {options.page_size} is no size; give 1 or more")
+        made.error(f"argument --page-size: {options.page_size} is no size; give 1 or more")
     if options.restarts is not None and options.restarts < 0:
-        parser.error(f"argument --restarts: {options.restarts} is no number of times; give 0 or more")
+        made.error(f"argument --restarts: {options.restarts} is no number of times; give 0 or more")
     if options.json and (fault := unwritable(options.json)):
-        parser.error(f"argument --json: {options.json}: {fault}")
+        made.error(f"argument --json: {options.json}: {fault}")
     if options.model:
         try:
             token_bytes(options.model)
         except ValueError as error:
-            parser.error(f"argument --model: {options.model}: {error}; name a model's directory")
+            made.error(f"argument --model: {options.model}: {error}; name a model's directory")
     return options
 
 

@@ -97,19 +97,25 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
         prog="radixtier bench promote", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="shorter prompts, fewer turns, 1/100 only")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--part", action="append", choices=PARTS, help="run this part only; may be repeated")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
-    parser.add_argument("--tiny", action="store_true", help="a model of random weights: checks the bench, not the tier")
-    parser.add_argument("flags", nargs="*", metavar="FLAG", help="after --: further flags of the servers with the tier")
-    options = parser.parse_args(argv)
+    made.add_argument("--quick", action="store_true", help="shorter prompts, fewer turns, 1/100 only")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    made.add_argument("--part", action="append", choices=PARTS, help="run this part only; may be repeated")
+    made.add_argument("--model", type=Path, metavar="DIR", help="a model directory (default: SmolLM2, as the demo)")
+    made.add_argument("--tiny", action="store_true", help="a model of random weights: checks the bench, not the tier")
+    made.add_argument("flags", nargs="*", metavar="FLAG", help="after --: further flags of the servers with the tier")
+    return made
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    made = parser()
+    options = made.parse_args(argv)
     if options.json and (fault := unwritable(options.json)):
-        parser.error(f"argument --json: {options.json}: {fault}")
+        made.error(f"argument --json: {options.json}: {fault}")
     options.part = [part for part in PARTS if part in (options.part or PARTS)]
     return options
 

@@ -3,6 +3,7 @@
 from radixtier.explain.forgotten import Forgotten, Found
 from radixtier.explain.history import Cause, History, Reason, RequestRecord
 from radixtier.explain.nodes import Event, NodeEvents, NodeReport
+from radixtier.explain.totals import Totals
 
 __all__ = [
     "Cause",
@@ -14,4 +15,5 @@ __all__ = [
     "NodeReport",
     "Reason",
     "RequestRecord",
+    "Totals",
 ]

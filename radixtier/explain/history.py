@@ -7,7 +7,7 @@ only.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -70,6 +70,8 @@ class RequestRecord:
         Why the others were computed; see :meth:`because`.
     hints : list of mapping
         Outcomes of the hints it carried, as plain data.
+    counted : Counter or None
+        Tokens by reason that the totals have; None until it has ended.
     """
 
     rid: str
@@ -82,6 +84,7 @@ class RequestRecord:
     nvme: int = 0
     causes: list[Cause] = field(default_factory=list)
     hints: list[Mapping[str, Any]] = field(default_factory=list)
+    counted: Counter[Reason] | None = None
 
     @property
     def recomputed(self) -> int:

@@ -131,17 +131,11 @@ def by_size(eviction: str, resident: int) -> float:
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="radixtier bench lab", description="Cost of a replay, per block reference.")
-    parser.add_argument(
-        "trace", type=Path, nargs="?", metavar="TRACE", help="of which copies are made (default: made up)"
-    )
-    parser.add_argument("--eviction", default="lru,slru", metavar="A,B", help="policies (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="4 copies and 100,000 nodes at most")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
-    options = parser.parse_args(argv)
+    made = parser()
+    options = made.parse_args(argv)
     names = options.eviction.split(",")
     if unknown := [name for name in names if name not in NAMES]:
-        parser.error(f"--eviction {unknown[0]}: choose of {', '.join(NAMES)}")
+        made.error(f"--eviction {unknown[0]}: choose of {', '.join(NAMES)}")
     try:
         if options.trace is None:
             requests, nodes = small()
@@ -162,6 +156,17 @@ def main(argv: Sequence[str]) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(prog="radixtier bench lab", description="Cost of a replay, per block reference.")
+    trace_help = "of which copies are made (default: made up)"
+    made.add_argument("trace", type=Path, nargs="?", metavar="TRACE", help=trace_help)
+    made.add_argument("--eviction", default="lru,slru", metavar="A,B", help="policies (default %(default)s)")
+    made.add_argument("--quick", action="store_true", help="4 copies and 100,000 nodes at most")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
+    return made
 
 
 def _tell(name: str, columns: Sequence[str], seconds: dict[str, float]) -> None:

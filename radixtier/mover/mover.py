@@ -13,6 +13,7 @@ a page that may not be written is given up.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -106,6 +107,8 @@ class Mover:
             table, self._jobs, self.stats, self._free_slots, page_bytes=page_bytes, rate=scrub_rate, clock=clock
         )
         self._heat_told = clock()
+        self.leaving = False
+        """Whether NVMe is being given up, or has been: see :mod:`radixtier.mover.draining`."""
 
     @property
     def store(self) -> PageStore | None:
@@ -269,7 +272,7 @@ class Mover:
     @property
     def to_forget(self) -> int:
         """Pages that the tree is to forget at once so that write-behind goes on, 0 for none."""
-        wanted = self.slots_wanted
+        wanted = 0 if self.leaving else self.slots_wanted
         return max(wanted, self.table.n_handles // EVICT_SHARE) if wanted else 0
 
     def used_by_request(self, page: int) -> None:
@@ -332,9 +335,25 @@ class Mover:
         if self.writes.pending:
             self.writes.pump()
         if self.store is not None:
-            self.scrub.step()
+            if not self.leaving:
+                self.scrub.step()
             self._tell_heat()
         return done
+
+    # ---- giving NVMe up -----------------------------------------------------------------------------
+
+    def leave_nvme(self, store: PageStore, admission: Admission) -> None:
+        """Read nothing from NVMe any more, and write only what waits for that; ``store`` stands for the one it had."""
+        self.leaving = True
+        self.store, self.parking.admission = store, admission
+        self.promotions.close()
+        self.writes.roots_first()
+        self._heat_told = -math.inf
+
+    @property
+    def heat_told(self) -> bool:
+        """Whether the store knows of every use up to :meth:`leave_nvme`."""
+        return not self.tree.touched or math.isfinite(self._heat_told)
 
     # ---- whole-tier operations ----------------------------------------------------------------------
 

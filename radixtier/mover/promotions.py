@@ -112,6 +112,7 @@ class Promotions:
         self._quiet_until = 0.0
         self._brought: dict[int, _Brought] = {}
         """By run, what came up ahead of a request and was neither used nor demoted since."""
+        self._closed = False
 
     def __bool__(self) -> bool:
         return bool(self._demanded or self._ahead)
@@ -163,6 +164,12 @@ class Promotions:
         self._ahead.clear()
         self._brought.clear()
 
+    def close(self) -> None:
+        """Start no read any more; what is on its way arrives."""
+        self._closed = True
+        while self._ahead:
+            self._ahead.popleft().tell(math.inf)
+
     def cut(self, gone: Pages) -> None:
         """The tree is about to free pages: nobody waits for them any more."""
         self.left(gone)
@@ -193,7 +200,7 @@ class Promotions:
         """
         pages = pages[self._table.only_on_nvme(pages)]
         promotion = Promotion(pages, pages, trigger, over=over)
-        if not len(promotion.cold) or self._jobs.store is None:
+        if not len(promotion.cold) or self._jobs.store is None or self._closed:
             promotion.tell(math.inf)
             return 0
         if len(self._ahead) >= AHEAD_PROMOTIONS:
@@ -294,7 +301,7 @@ class Promotions:
                 # Those behind it that are held already go on: only their end makes room for it.
                 full = True
                 continue
-            while underway < allowed and len(pages := self._next(promotion.pages)):
+            while underway < allowed and not self._closed and len(pages := self._next(promotion.pages)):
                 self._make_room(len(pages), None)
                 if not table.free_frames:
                     return

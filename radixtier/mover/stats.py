@@ -20,6 +20,10 @@ class MoverStats:
     promoted: int = 0
     promoted_by: Counter[str] = field(default_factory=Counter)
     """The same, by trigger."""
+    in_time: int = 0
+    """Promoted for a request and up when it was admitted."""
+    late: int = 0
+    """Promised to a request and not up when it was admitted: computed instead."""
     ahead_used: Counter[str] = field(default_factory=Counter)
     """Came up ahead of a request that then used them, by trigger."""
     ahead_wasted: Counter[str] = field(default_factory=Counter)

@@ -24,6 +24,9 @@ from radixtier.tree.residency import NO_PAGES, Pages, State
 BY_COST, ALWAYS, NEVER = "timeout", "wait_complete", "best_effort"
 """What SGLang calls its policies of waiting for storage; the first is its default, and ours is the cost model."""
 
+DECLINED = Plan(0, 0.0, 0.0, Why.DRAINED)
+"""For pages on NVMe when that is being given up."""
+
 
 class Prefill(Protocol):
     """Whoever learns what prefill costs."""
@@ -101,6 +104,14 @@ class WaitingRoom:
         return Cut(deliverable, waiting is not None and (waiting.expired or deliverable == path.known))
 
     @property
+    def for_nvme(self) -> int:
+        """Requests whose pages are not all up and that may not be admitted without them yet."""
+        return sum(
+            each.promotion is not None and not each.admissible and not each.promotion.done
+            for each in self._waiting.values()
+        )
+
+    @property
     def blocked(self) -> bool:
         """Whether the scheduler wants to admit a request and cannot."""
         return any(each.blocked_at is not None and not each.admissible for each in self._waiting.values())
@@ -151,7 +162,9 @@ class WaitingRoom:
         if not waiting.promotion.ready(self._mover.table):
             now = self._clock()
             waiting.blocked_at = now if waiting.blocked_at is None else waiting.blocked_at
-            if self._law != NEVER and now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
+            if self._mover.leaving:
+                waiting.plan = DECLINED
+            elif self._law != NEVER and now - waiting.blocked_at < self._deadline(waiting, now - waiting.blocked_at):
                 return False
             # What arrives until there is room for the request in HBM is taken along.
             waiting.expired = True
@@ -164,7 +177,15 @@ class WaitingRoom:
         """A request was admitted, or is gone: nothing is held for it any more."""
         waiting = self._waiting.pop(handle, None)
         if waiting is not None and waiting.promotion is not None:
+            if waiting.admissible:
+                self._settle(waiting)
             self._mover.promotions.drop(waiting.promotion)
+
+    def _settle(self, waiting: Waiting) -> None:
+        """Count what of its promotion was up in time; pages that the drive failed are neither."""
+        table, stats = self._mover.table, self._mover.stats
+        stats.in_time += int(table.in_dram(waiting.cold).sum())
+        stats.late += int(table.is_cold(waiting.cold).sum())
 
     def clear(self) -> None:
         """Forget every request."""
@@ -186,6 +207,8 @@ class WaitingRoom:
     def _plan(self, waiting: Waiting, pages: Pages, underway: bool = False) -> Plan:
         mover = self._mover
         cold = np.flatnonzero(mover.table.is_cold(pages))
+        if mover.leaving and len(cold):
+            return DECLINED
         ask = Ask(
             prompt_tokens=waiting.prompt_tokens,
             hbm_tokens=waiting.hbm_tokens,

@@ -60,6 +60,7 @@ class Why(Enum):
     TOO_SLOW = "reading the pages behind the split takes longer than recomputing them"
     TOO_SHORT = "the gain is less than a pass of the scheduler"
     NO_FRAMES = "DRAM has no frames for the pages behind the split"
+    DRAINED = "NVMe is drained"
 
 
 @dataclass(frozen=True)

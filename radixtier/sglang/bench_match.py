@@ -91,16 +91,10 @@ class Row:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, write the JSON; always 0, a benchmark judges nobody."""
-    parser = argparse.ArgumentParser(
-        prog="radixtier bench match",
-        description=EXPLANATION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--quick", action="store_true", help="shorter prefixes, fewer turns, 100,000 handles")
-    arguments = parser.parse_args(argv)
+    made = parser()
+    arguments = made.parse_args(argv)
     if importlib.util.find_spec("sglang") is None:
-        parser.error(f"SGLang is not installed: pip install sglang=={SGLANG_VERSION}")
+        made.error(f"SGLang is not installed: pip install sglang=={SGLANG_VERSION}")
     logging.getLogger("sglang").setLevel(logging.ERROR)
     report = measure(QUICK if arguments.quick else Plan(), _say)
     _say("")
@@ -108,6 +102,18 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
+        prog="radixtier bench match",
+        description=EXPLANATION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    made.add_argument("--quick", action="store_true", help="shorter prefixes, fewer turns, 100,000 handles")
+    return made
 
 
 def measure(plan: Plan, progress: Callable[[str], None]) -> dict[str, Any]:

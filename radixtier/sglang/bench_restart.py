@@ -67,19 +67,12 @@ Takes up to 5 GB in the directory for temporary files while it runs (set TMPDIR 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(
-        prog="radixtier bench restart", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pages", type=int, nargs="+", default=list(PAGES), metavar="N", help="pages in the index")
-    parser.add_argument("--page-size", type=int, default=64, metavar="TOKENS", help="tokens per page (default: 64)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--child", choices=("index", "tree"), help=argparse.SUPPRESS)
-    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
+    made = parser()
+    arguments = made.parse_args(argv)
     if not 1 <= arguments.page_size <= MOST_TOKENS or min(arguments.pages) < 1:
-        parser.error(f"--pages takes numbers from 1, --page-size one from 1 to {MOST_TOKENS}")
+        made.error(f"--pages takes numbers from 1, --page-size one from 1 to {MOST_TOKENS}")
     if arguments.json and not arguments.json.absolute().parent.is_dir():
-        parser.error(f"--json {arguments.json}: the directory does not exist")
+        made.error(f"--json {arguments.json}: the directory does not exist")
     if arguments.child:
         measure_child = _index_child if arguments.child == "index" else _tree_child
         print(json.dumps(measure_child(arguments.directory, arguments.pages[0], arguments.page_size)))
@@ -91,6 +84,19 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps({"page_size": arguments.page_size, "rows": rows}, indent=2) + "\n")
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
+        prog="radixtier bench restart", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--pages", type=int, nargs="+", default=list(PAGES), metavar="N", help="pages in the index")
+    made.add_argument("--page-size", type=int, default=64, metavar="TOKENS", help="tokens per page (default: 64)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    made.add_argument("--child", choices=("index", "tree"), help=argparse.SUPPRESS)
+    made.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    return made
 
 
 def measure(n_pages: int, page_size: int) -> dict[str, Any]:

@@ -31,10 +31,11 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, M
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from sglang.srt.runtime_context import get_memory, get_schedule
+from sglang.srt.runtime_context import get_memory, get_schedule, get_serving
 
 from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
+from radixtier.monitor import EventLog, Ticks
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
 from radixtier.mover.sparing import spared
@@ -43,14 +44,17 @@ from radixtier.mover.waiting import Path
 from radixtier.mover.waiting_room import WaitingRoom
 from radixtier.policy.bandwidth import CopyRate
 from radixtier.sglang.control import Control
+from radixtier.sglang.draining import Draining
 from radixtier.sglang.explaining import Explaining
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.monitoring import make_monitor
 from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
 from radixtier.sglang.recording import Recording
 from radixtier.sglang.request import Request
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.stack import STRATEGY, Tiers
+from radixtier.sglang.state import StateReader
 from radixtier.sglang.steering import Steering
 from radixtier.tree.residency import NO_PAGES, NONE, Flags, Pages, State
 from radixtier.tree.writequeue import Piece
@@ -93,6 +97,7 @@ class RadixTierCache(UnifiedRadixCache):
 
     def init_hicache(self, server_args: Any, params: Any) -> None:
         """Attach pools and controller as stock does, then the mover that our pool brought along."""
+        events = EventLog()
         with STRATEGY.building(self._tiers):
             super().init_hicache(server_args, params)
         pool = self.host_pool_group.anchor_entry.host_pool
@@ -124,6 +129,7 @@ class RadixTierCache(UnifiedRadixCache):
         )  # fmt: skip
         self.explain = Explaining(self)
         self.steering = Steering(self)
+        self.draining = Draining(self)
         address = self._tiers.control
         self.control = None if address is None else Control(self, address, self._tiers.control_key)
         self._on_cpu = str(self.token_to_kv_pool_allocator.device) == "cpu"
@@ -134,6 +140,9 @@ class RadixTierCache(UnifiedRadixCache):
         self._staging = Staging(
             self.mover, self, capacity // self.page_size, chunk // self.page_size, clock=time.monotonic
         )
+        self.ticks = Ticks()
+        self.figures = StateReader(self, get_serving().served_model_name)
+        self.monitor = make_monitor(self, events)
         restorer = None if self.mover.store is None else self.mover.store.restorer()
         if restorer is not None:
             self._restoration = Restoration(self, restorer)
@@ -588,8 +597,10 @@ class RadixTierCache(UnifiedRadixCache):
     def check_hicache_events(self) -> None:
         """Once per scheduler step: reap transfers, commit I/O, make room, and let I/O threads run."""
         super().check_hicache_events()
+        began = time.monotonic()
         self.waiting.step()
         self.mover.tick()
+        self.draining.step()
         self._make_room()
         self._restore_some()
         self._staging.step()
@@ -599,6 +610,8 @@ class RadixTierCache(UnifiedRadixCache):
         self.ahead.step(self._idle and self._restoration is None)
         if self.recording is not None:
             self.recording.step()
+        self.monitor.step()
+        self.ticks.add(time.monotonic() - began)
         self._yield_to_io()
 
     @property
@@ -664,6 +677,7 @@ class RadixTierCache(UnifiedRadixCache):
                 self._restoration.abandon()
             self.writing_check()
             self._mover.close(CLOSE_TIMEOUT_S)
+            self.monitor.close()
         super().release_host_resources()
 
     def seal_store(self, reason: str) -> None:

@@ -1,6 +1,8 @@
 """The control endpoint of one scheduler process: opens it, and carries commands out in the scheduler's tick.
 
-Owns the desk and the server. Commands are carried out on the scheduler thread, a few per tick.
+Owns the desk and the server; while NVMe is being drained also a second server, since a socket on a drive keeps that
+from being unmounted. Commands are carried out on the scheduler thread, a few per tick. Scheduler thread only, but for
+:meth:`Control.move`.
 """
 
 from __future__ import annotations
@@ -8,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from radixtier.control import (
@@ -17,16 +18,21 @@ from radixtier.control import (
     Command,
     ControlServer,
     Desk,
+    Drain,
     ExplainNode,
     ExplainRequests,
     GiveHint,
+    ListNodes,
+    ReadEvents,
+    ReadHistory,
     ReadState,
     Refusal,
 )
+from radixtier.control.runtime import runtime_directory, runtime_socket
+from radixtier.control.sources import Source
 from radixtier.explain.render import node_json, request_json
-from radixtier.machine import drive_bytes
-from radixtier.policy.wear import Endurance, project
-from radixtier.tree.residency import HBM, State
+from radixtier.sglang.rows import NodeRows
+from radixtier.sglang.state import read_state
 from radixtier.units import BadValue
 
 logger = logging.getLogger(__name__)
@@ -37,20 +43,35 @@ class Control:
 
     def __init__(self, cache: Any, address: Address, key: str | None) -> None:
         self._cache = cache
+        self._key = key
         self._desk = Desk()
+        self._rows = NodeRows(cache)
         self._since = time.time()
         self._server: ControlServer | None = None
+        self._later: ControlServer | None = None
+        """Where the endpoint goes on once its socket has to go."""
+        self._device = device_of(os.path.dirname(address.path)) if address.path else None
+        """The file system that its socket lies on."""
         try:
-            self._server = ControlServer(address, self._desk, key)
+            self._server = self._open(address)
         except BadValue as error:
             logger.warning("radixtier: no control endpoint at %s: %s", address, error)
             return
         logger.info("radixtier: control endpoint at %s", self._server.address)
 
+    def _open(self, address: Address) -> ControlServer:
+        sources: dict[type, Source] = {ReadHistory: self._history, ReadEvents: self._events}
+        return ControlServer(address, self._desk, self._key, sources)
+
     @property
     def address(self) -> Address | None:
         """Where it listens; None where it could not."""
         return None if self._server is None else self._server.address
+
+    @property
+    def address_later(self) -> Address | None:
+        """Where it will listen when a drain is over."""
+        return self.address if self._later is None else self._later.address
 
     def step(self) -> None:
         """Carry out some of what was asked."""
@@ -59,9 +80,51 @@ class Control:
 
     def close(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        servers, self._server, self._later = (self._server, self._later), None, None
+        for server in servers:
+            if server is not None:
+                server.close()
+
+    # ---- while NVMe is drained ----------------------------------------------------------------------
+
+    def prepare_to_move(self, devices: Collection[int]) -> None:
+        """Listen elsewhere as well if the socket lies on one of these file systems, and another place does not."""
+        elsewhere = device_of(os.path.dirname(runtime_directory()))
+        if self._server is None or self._device not in devices or elsewhere is None or elsewhere in devices:
+            return
+        address = Address(path=runtime_socket(os.getpid()))
+        try:
+            self._later = self._open(address)
+        except BadValue as error:
+            logger.warning(
+                "radixtier: the control endpoint stays at %s, whose file system cannot be unmounted before the server "
+                "ends: there is none to be had at %s: %s", self.address, address, error,
+            )  # fmt: skip
+        else:
+            logger.info("radixtier: when NVMe is drained, the control endpoint is at %s", address)
+
+    def move(self) -> None:
+        """Give up the socket on the drive; takes some seconds, and may be called on any thread."""
+        server, later = self._server, self._later
+        if server is not None and later is not None:
+            self._server, self._later = later, None
+            server.leave()
+
+    # ---- answers on the threads of the server -------------------------------------------------------
+
+    def _history(self, command: ReadHistory) -> Mapping[str, Any]:
+        return self._monitor("no figures are kept over time").timeline.to_json(float(command.seconds))
+
+    def _events(self, command: ReadEvents) -> Mapping[str, Any]:
+        return self._monitor("no lines of the log are kept").events.to_json(command.limit)
+
+    def _monitor(self, without: str) -> Any:
+        monitor = getattr(self._cache, "monitor", None)
+        if monitor is None:
+            raise Refusal(503, f"{without} by this server; its state tells what is now")
+        return monitor
+
+    # ---- answers on the scheduler thread ------------------------------------------------------------
 
     def _handle(self, command: Command) -> Mapping[str, Any]:
         cache = self._cache
@@ -74,8 +137,13 @@ class Control:
             path = cache.steering.path_of(command.target)
             runs = list(dict.fromkeys(cache.mover.table.run[path].tolist()))
             return {"nodes": [node_json(cache.explain.node(run)) for run in runs if run in cache.mover.tree.runs]}
+        if isinstance(command, ListNodes):
+            now = time.monotonic()
+            return self._rows.page(command.after, command.limit, now, time.time() - now)
+        if isinstance(command, Drain):
+            return cache.draining.start(command.timeout_s)
         assert isinstance(command, ReadState)
-        return self._state()
+        return read_state(cache, self._since)
 
     def _requests(self, command: ExplainRequests) -> list[Any]:
         history = self._cache.explain.history
@@ -86,83 +154,10 @@ class Control:
             raise Refusal(404, f"request {command.rid} is not known: it has not ended, or too many came after it")
         return [record]
 
-    def _wear(self) -> dict[str, Any] | None:
-        """Bytes written, what the budget still allows, and when the drives will be worn out."""
-        mover = self._cache.mover
-        if mover.store is None:
-            return None
-        budget = getattr(mover.parking.admission, "budget", None)
-        left = None if budget is None else budget.left(time.monotonic())
-        rated = Endurance(drive_bytes(str(drive.directory) for drive in mover.store.health()))
-        written = int(mover.store.stats()["write_bytes"])
-        wear = project(rated, written, self._since, time.time(), budget_left=left)
-        return {
-            "bytes_written": wear.bytes_written,
-            "bytes_per_day": wear.bytes_per_day,
-            "budget_bytes_per_day": None if budget is None else budget.bytes_per_day,
-            "budget_bytes_left": wear.budget_left,
-            "rated_life_used": wear.used,
-            "worn_out": None if wear.worn_out is None else wear.worn_out.isoformat(),
-            "rating": f"{rated.dwpd:g} DWPD for {rated.warranty_years:g} years, assumed",
-        }
 
-    def _place(self) -> dict[str, Any]:
-        """What is stored, where, and how the drives are; of this rank."""
-        store = self._cache.mover.store
-        if store is None:
-            return {"rank": None, "engine": None, "directories": [], "identity": None, "store": None}
-        drives, stats, identity = store.health(), store.stats(), store.identity
-        return {
-            "rank": None if identity is None else {"rank": identity.tp_rank, "size": identity.tp_size},
-            "engine": drives[0].engine,
-            "directories": [str(drive.directory) for drive in drives],
-            "identity": None if identity is None else asdict(identity),
-            "store": {
-                "bytes_used": store.used_slots * store.slot_bytes,
-                "bytes_cap": store.capacity_bytes,
-                "checksum_failures": stats["corrupt"],
-                **{name: stats[name] for name in ("read_errors", "write_errors", "verify_errors")},
-                "quarantined": store.quarantined,
-                "degraded": [drive.reason for drive in drives if drive.reason is not None],
-                "drives": [{**drive._asdict(), "directory": str(drive.directory)} for drive in drives],
-            },
-        }
-
-    def _state(self) -> dict[str, Any]:
-        cache, mover = self._cache, self._cache.mover
-        table, store = mover.table, mover.store
-        page_size, now = cache.page_size, time.monotonic()
-        hbm = cache.token_to_kv_pool_allocator
-        slots = 0 if store is None else store.used_slots
-        return {
-            "pid": os.getpid(),
-            **self._place(),
-            "page_tokens": page_size,
-            "page_bytes": mover.page_bytes,
-            "tiers": {
-                "hbm": {"capacity": hbm.size, "used": hbm.size - hbm.available_size()},
-                "dram": {
-                    "capacity": table.n_frames * page_size,
-                    "used": (table.n_frames - table.free_frames) * page_size,
-                    "in_hbm_too": int(((table.mark & HBM != 0) & (table.frame >= 0)).sum()) * page_size,
-                },
-                "nvme": {
-                    "capacity": 0 if store is None else store.n_slots * page_size,
-                    "used": slots * page_size,
-                    "writable": store is not None and store.writable,
-                },
-            },
-            "pages": {state.name.lower(): int(table.count[state]) for state in State},
-            "nodes": len(mover.tree.runs),
-            "wear": self._wear(),
-            "policies": {"eviction": mover.tree.policy, "admission": mover.parking.admission.name},
-            "pins": cache.steering.pins.figures(now),
-            "estimates": {
-                "nvme_read_bytes_per_s": mover.rate.rate,
-                "nvme_slowness": mover.rate.slowness,
-                "copy_bytes_per_s": cache.copies.rate,
-                "prefill": cache.prefill.cost.machine._asdict(),
-            },
-            "counters": mover.stats.to_json(),
-            "parked_pages": len(mover.parking),
-        }
+def device_of(directory: str) -> int | None:
+    """Return the number of the file system that a directory lies on, None where that cannot be seen."""
+    try:
+        return os.stat(directory).st_dev
+    except OSError:
+        return None

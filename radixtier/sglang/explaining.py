@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 
-from radixtier.explain import History, NodeReport, Reason, RequestRecord
+from radixtier.explain import History, NodeReport, Reason, RequestRecord, Totals
 from radixtier.mover.waiting import Waiting
 from radixtier.policy.pins import Tier
 from radixtier.policy.promotion import Why
@@ -39,6 +39,7 @@ class Explaining:
         self._cache = cache
         self._mover = cache.mover
         self.history = History()
+        self.totals = Totals()
         self._inserted: OrderedDict[int, RequestRecord] = OrderedDict()
 
     def clear(self) -> None:
@@ -59,7 +60,9 @@ class Explaining:
         record.waited_s = waiting.waited_s
         known = waiting.hbm_tokens + waiting.known * page_size
         behind = min(left, max(0, known - record.hbm - record.dram - record.nvme))
-        if waiting.expired:
+        if waiting.plan.why is Why.DRAINED:
+            record.because(Reason.DECLINED, behind, Why.DRAINED.value)
+        elif waiting.expired:
             record.because(Reason.NOT_WORTH_WAITING, behind, "the deadline came before the pages")
         elif waiting.plan.why is Why.NO_FRAMES:
             record.because(Reason.DECLINED, behind, "frames of DRAM for waiting requests")
@@ -119,12 +122,16 @@ class Explaining:
         untold = record.recomputed - sum(cause.tokens for cause in record.causes)
         if 0 < untold <= self._cache.page_size:
             record.because(Reason.ALWAYS, untold)
-        self.keep(record)
+        if self.keep(record):
+            self.totals.add(record)
 
-    def keep(self, record: RequestRecord) -> None:
-        """Enter what is known of a request by now; SGLang's own health checks are none."""
-        if record.prompt_tokens and not record.rid.startswith(HEALTH_CHECK_RID_PREFIX):
-            self.history.add(record)
+    def keep(self, record: RequestRecord) -> bool:
+        """Enter what is known of a request by now; False for SGLang's own health checks, which are none."""
+        if not record.prompt_tokens or record.rid.startswith(HEALTH_CHECK_RID_PREFIX):
+            return False
+        self.history.add(record)
+        self.totals.explained(record)
+        return True
 
     def node(self, run: int) -> NodeReport:
         """Report on a run."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
-"""Longest an I/O thread waits for the interpreter while the scheduler thread computes in Python."""
+"""Longest another thread waits for the interpreter while the scheduler thread computes in Python."""
 
 
 _WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
@@ -46,6 +46,9 @@ def create_cache(ctx: Any) -> Any:
     from radixtier.sglang.cache import RadixTierCache
     from radixtier.sglang.stack import Tiers
 
+    # The scheduler thread runs Python all the time; with the default of 5 ms, I/O and HTTP threads would wait that long
+    # for the interpreter each time. Process-wide.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     config: RadixTierConfig = ctx.server_args._radix_tier
     sizes = sizes_of(ctx.server_args)
     tiers = Tiers(
@@ -114,9 +117,6 @@ def open_store(
     wake: Callable[[], None],
 ) -> PageStore:
     """Open the NVMe tier in the configured directories."""
-    # The scheduler thread runs Python all the time; with the default of 5 ms, I/O threads would wait that long for the
-    # interpreter after every transfer. Process-wide.
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     directories = [Path(path) for path in config.nvme_path]
     return PageStore(
         directories,

@@ -94,6 +94,11 @@ class Restoration:
                 self._mover.stats.restored, self._restorer.pages_total, time.monotonic() - self._begun,
             )  # fmt: skip
 
+    @property
+    def reading(self) -> bool:
+        """Whether the journals are still being read."""
+        return not self._restorer.done
+
     def abandon(self) -> None:
         """Stop; what is not back yet stays on record for the next restart."""
         self.over = True

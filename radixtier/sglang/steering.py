@@ -172,7 +172,8 @@ class Steering:
         if cold:
             return hint.deferred(asked, f"{cold * self._cache.page_size} tokens are being read from NVMe")
         there = int(self._mover.table.in_dram(span).sum())
-        return hint.granted(asked, self._tokens(there, asked), "" if there == len(span) else "the rest is in HBM only")
+        rest = "NVMe is drained" if self._mover.leaving else "the rest is in HBM only"
+        return hint.granted(asked, self._tokens(there, asked), "" if there == len(span) else rest)
 
     def _demote(self, hint: Hint, span: Pages, asked: int) -> Outcome:
         tree, table = self._mover.tree, self._mover.table

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from radixtier.io.engine import Moved
 from radixtier.store.jobs import Chunk, Job, JobDone
+from radixtier.store.latency import Latencies
 from radixtier.store.meter import BandwidthMeter
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Board:
         self._meter = BandwidthMeter()
         self._counters = dict.fromkeys(COUNTERS, 0)
         self._busy = dict.fromkeys(KINDS, 0.0)
+        self.latencies = Latencies()
 
     def open(self, job: Job) -> None:
         """Count a job that starts; its number of chunks is set."""
@@ -55,6 +57,8 @@ class Board:
     def end(self, chunk: Chunk, begin: float, end: float, moved: Moved) -> None:
         """Count a transfer that is over."""
         job = chunk.job
+        if moved.error is None:
+            self.latencies.add(job.kind, end - begin, moved.nbytes)
         with self._lock:
             self._running -= 1
             self._busy[job.kind] += end - begin

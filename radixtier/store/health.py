@@ -59,6 +59,8 @@ class DriveHealth(NamedTuple):
     free_extents: int
     engine: str
     """Name of the engine that moves its bytes."""
+    kind: Kind | None = None
+    """What kind of trouble it has."""
 
 
 class Health:

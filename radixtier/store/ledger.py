@@ -64,7 +64,8 @@ class Ledger:
         self._row = np.full(n_slots, NONE, dtype=np.int32)
         self._row[expand(rows)] = np.repeat(rows[:, 0], rows[:, 1])
         self._waiting = np.zeros(n_slots, dtype=np.int32)  # number of the waiting row that names it; 0 for none
-        self._adds: deque[tuple[int, Row]] = deque()
+        self._adds: deque[tuple[int, Row, float]] = deque()  # with its number, and when it came
+        self._taken_since = math.inf  # when the oldest row of the batch came that is being committed
         self._bytes = 0
         self._numbered = 0
         self._cut = False  # a slot of a waiting row was freed
@@ -82,7 +83,7 @@ class Ledger:
                 self.dropped += pages
                 return self.due
             self._numbered = self._numbered % NUMBERS + 1
-            self._adds.append((self._numbered, row))
+            self._adds.append((self._numbered, row, time.monotonic()))
             self._bytes += nbytes
             self._waiting[row.slot : row.slot + pages] = self._numbered
             return self._within(COMMIT_S)
@@ -121,6 +122,7 @@ class Ledger:
     def take(self) -> Work | None:
         """Take the next batch; from now on a row may name its slots. None when nothing waits."""
         with self._lock:
+            self._taken_since = self._adds[0][2] if self._adds else math.inf
             adds = [row for _ in range(min(len(self._adds), ROWS_PER_BATCH)) for row in self._pop()]
             freed = np.sort(np.concatenate(self._frees)) if self._frees else np.empty(0, dtype=np.int64)
             touches, self._touches, self._frees = list(self._touches.items()), {}, []
@@ -133,7 +135,7 @@ class Ledger:
 
     def _pop(self) -> list[Row]:
         """Take the oldest waiting row, without the slots that were freed meanwhile."""
-        number, row = self._adds.popleft()
+        number, row, _ = self._adds.popleft()
         self._bytes -= _nbytes(row)
         slots = np.arange(row.slot, row.slot + len(row.stretch))
         if self._cut:
@@ -148,8 +150,9 @@ class Ledger:
         return rows
 
     def committed(self, freed: Ints) -> None:
-        """Note that no row names these slots any more."""
+        """Note that the batch taken last is durable: no row names these slots any more."""
         with self._lock:
+            self._taken_since = math.inf
             self._row[freed] = NONE
 
     def drop(self, batch: Batch) -> None:
@@ -162,6 +165,7 @@ class Ledger:
         """Note that a batch was not committed, or not all of it: drop its rows, delete others in ``retry`` seconds."""
         self.drop(work.batch)
         with self._lock:
+            self._taken_since = math.inf
             if len(work.freed):
                 self._frees.insert(0, work.freed)
                 self._within(retry)
@@ -196,6 +200,12 @@ class Ledger:
     def waiting(self) -> int:
         """Rows that wait to be added."""
         return len(self._adds)
+
+    def lag(self) -> float:
+        """Return for how many seconds the oldest row has been waiting that is not durable yet; 0.0 without one."""
+        with self._lock:
+            oldest = min(self._taken_since, self._adds[0][2] if self._adds else math.inf)
+        return max(0.0, time.monotonic() - oldest) if oldest < math.inf else 0.0
 
 
 def _nbytes(row: Row) -> int:

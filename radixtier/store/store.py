@@ -3,9 +3,9 @@
 Owns the slots, the jobs and the drives. Invariants: ``free_slots + used_slots + quarantined == n_slots``; a slot with a
 transfer in flight is neither freed nor written by another; a slot is not handed out before the row that named it is
 durably gone, and no row is durable before the bytes it names; nothing on the data path raises for what a device does.
-The scheduler thread calls everything but `stats` and `read_bandwidth`, which any thread may call, and waits for I/O
-only in `drain`, `clear`, `seal` and `close`. Each drive has I/O threads, which touch only frames, file and the arrays
-of the job at hand, and a keeper; what they find out goes through `poll`.
+The scheduler thread calls everything but `stats`, `take_latencies` and `read_bandwidth`, which any thread may call, and
+waits for I/O only in `drain`, `clear`, `seal` and `close`. Each drive has I/O threads, which touch only frames, file
+and the arrays of the job at hand, and a keeper; what they find out goes through `poll`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from radixtier.store.drive import Drive
 from radixtier.store.health import DriveHealth
 from radixtier.store.jobs import Chunk, Ints, Job, JobDone, Priority, Sums, cut, new_job
 from radixtier.store.keeper import Finding
+from radixtier.store.latency import Observed
 from radixtier.store.opening import open_volumes
 from radixtier.store.restorer import Restorer
 from radixtier.store.slots import SlotTable
@@ -109,6 +110,8 @@ class PageStore:
         self._pages_per_chunk = max(1, io_bytes // self.slot_bytes)
         self._volatile = identity is None
         self._sealed = self._closed = False
+        self.sealed_because: str | None = None
+        """Why nothing is kept for a restart any more, None while it is."""
         self._board = Board(self.slot_bytes, wake)
         self._found: deque[tuple[Drive, Finding, Ints]] = deque()
         self._looked = time.monotonic()
@@ -349,7 +352,7 @@ class PageStore:
     def seal(self, reason: str, timeout: float = 5.0) -> bool:
         """Clear, and put nothing on record from now on: the identity says nothing about what will be written."""
         if not self._sealed:
-            self._sealed = True
+            self._sealed, self.sealed_because = True, reason
             logger.warning("radixtier: no page on NVMe will be found after a restart: %s", reason)
         return self.clear(timeout)
 
@@ -395,14 +398,20 @@ class PageStore:
         ``{read,write,verify}_{pages,bytes}`` count what arrived and is right, ``.._errors`` pages that the device
         failed, ``corrupt`` pages with a wrong checksum, ``cancelled`` pages dropped before they started;
         ``.._busy_seconds`` add up over threads. ``journal_waiting`` are runs that are to go on record,
-        ``journal_dropped`` pages that never did because the journal could not take them in time.
+        ``journal_dropped`` pages that never did because the journal could not take them in time,
+        ``journal_lag_seconds`` the age of the oldest run that is not on record yet.
         """
         return {
             **self._board.stats(),
             "queue_depth": sum(drive.transfers.waiting for drive in self._drives),
             "journal_waiting": sum(drive.ledger.waiting for drive in self._drives),
             "journal_dropped": sum(drive.ledger.dropped for drive in self._drives),
+            "journal_lag_seconds": max(drive.ledger.lag() for drive in self._drives),
         }
+
+    def take_latencies(self) -> list[Observed]:
+        """Return the transfers that ended well since the last call, as far as they are kept; any thread."""
+        return self._board.latencies.take()
 
     def health(self) -> list[DriveHealth]:
         """Return the state of every drive."""
@@ -415,6 +424,7 @@ class PageStore:
                     drive.volume.directory, drive.writable, None if trouble is None else trouble.text,
                     drive.health.since, free.free_slots, self._slots.each - free.free_slots - quarantined,
                     quarantined, free.largest, len(free), drive.volume.engine.name,
+                    None if trouble is None else trouble.kind,
                 )
             )  # fmt: skip
         return found

@@ -99,17 +99,7 @@ class Plan:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, write the JSON; 1 if it could not be measured."""
-    parser = argparse.ArgumentParser(
-        prog="radixtier bench io", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--path", type=Path, required=True, metavar="DIR", help="an existing directory on the drive")
-    parser.add_argument("--size", type=nbytes, metavar="SIZE", help="bytes per side (default: 2GiB, 1/4 of the free)")
-    parser.add_argument("--page", type=nbytes, nargs="+", default=PAGES, metavar="SIZE", help="page sizes to measure")
-    parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds that count (default: {ROUNDS})"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     try:
         plan = make_plan(options.path, options.size, options.page, options.rounds)
         report = measure(plan, lambda line: print(line, file=sys.stderr, flush=True))
@@ -123,6 +113,19 @@ def main(argv: Sequence[str]) -> int:
         print(f"radixtier bench io: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    made = argparse.ArgumentParser(
+        prog="radixtier bench io", description=EXPLANATION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--path", type=Path, required=True, metavar="DIR", help="an existing directory on the drive")
+    made.add_argument("--size", type=nbytes, metavar="SIZE", help="bytes per side (default: 2GiB, 1/4 of the free)")
+    made.add_argument("--page", type=nbytes, nargs="+", default=PAGES, metavar="SIZE", help="page sizes to measure")
+    made.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds that count (default: {ROUNDS})")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    return made
 
 
 def make_plan(directory: Path, size: int | None, pages: Sequence[int], rounds: int) -> Plan:

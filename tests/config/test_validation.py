@@ -248,10 +248,12 @@ def test_write_budget(tmp_path: Path) -> None:
     assert "no NVMe tier" in only_line(config(write_budget="500GB"))
 
 
-def test_control_address(tmp_path: Path) -> None:
+def test_control_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    own = f"unix:{tmp_path}/radixtier/{os.getpid()}.sock"
     path = (str(tmp_path),)
     assert str(config(nvme_path=path).control_address(key=False)) == f"unix:{tmp_path}/radixtier.sock"
-    assert config().control_address(key=False) is None
+    assert str(config().control_address(key=False)) == own, "a DRAM-only tier has one as well"
     assert config(nvme_path=path, control="off").control_address(key=False) is None
     assert str(config(control="127.0.0.1:9000").control_address(key=False)) == "127.0.0.1:9000"
     assert str(config(control="10.0.0.1:9000").control_address(key=True)) == "10.0.0.1:9000"
@@ -259,7 +261,9 @@ def test_control_address(tmp_path: Path) -> None:
         config(control="10.0.0.1:9000").control_address(key=False)
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
-    assert config(nvme_path=(str(deep),)).control_address(key=False) is None, "nobody asked for it"
+    assert str(config(nvme_path=(str(deep),)).control_address(key=False)) == own
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    assert config().control_address(key=False) is None, "nobody asked for it"
 
 
 def test_record(tmp_path: Path) -> None:

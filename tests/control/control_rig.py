@@ -13,6 +13,7 @@ from typing import Any
 from radixtier.control import Address, Command, ControlServer, Desk, GiveHint
 from radixtier.control.client import ControlClient
 from radixtier.control.desk import ROOM, Handler
+from radixtier.control.sources import Source
 
 LOOPBACK = Address(host="127.0.0.1")
 PATIENCE_S = 30.0
@@ -52,11 +53,15 @@ def scheduler(desk: Desk, handle: Handler) -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(
-    address: Address = LOOPBACK, handle: Handler | None = None, key: str | None = None, room: int = ROOM
+    address: Address = LOOPBACK,
+    handle: Handler | None = None,
+    key: str | None = None,
+    room: int = ROOM,
+    sources: Mapping[type, Source] | None = None,
 ) -> Iterator[ControlServer]:
     """Run a server with a scheduler behind it."""
     desk = Desk(room)
-    with ControlServer(address, desk, key) as server, scheduler(desk, handle or Script()):
+    with ControlServer(address, desk, key, sources) as server, scheduler(desk, handle or Script()):
         yield server
 
 
@@ -102,5 +107,10 @@ def parse(answer: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
     return "\r\n".join([*lines, *headers, "Connection: close", "", ""]).encode() + body

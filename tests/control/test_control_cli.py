@@ -114,27 +114,27 @@ def test_the_key_is_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert main(argv) == 1
         assert "Bearer KEY" in capsys.readouterr().err
         assert main([*argv, "--key-file", str(file)]) == 0
-        assert main([*argv, "--key-file", str(tmp_path / "none")]) == 1
+        assert main([*argv, "--key-file", str(tmp_path / "none")]) == 2
         assert "No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "status", "words"),
     [
-        (["explain"], "Give --control ADDRESS or set RADIXTIER_CONTROL"),
-        (["explain", "--control", "nowhere"], "nowhere: not an address"),
-        (["explain", "--control", "off"], "the control endpoint is off"),
-        (["explain", "--control", "unix:/nowhere.sock"], "no answer from unix:/nowhere.sock"),
-        (["explain", "r", "--node", "4", "--control", "unix:/nowhere.sock"], "Ask for one of them"),
-        (["hint", "pin", "--tokens", "/dev/null/no", "--control", "unix:/nowhere.sock"], "radixtier hint: "),
-        (["hint", "pin", "--session", "s"], "Give --control ADDRESS"),
+        (["explain"], 2, "Give --control ADDRESS or set RADIXTIER_CONTROL"),
+        (["explain", "--control", "nowhere"], 2, "nowhere: not an address"),
+        (["explain", "--control", "off"], 2, "the control endpoint is off"),
+        (["explain", "--control", "unix:/nowhere.sock"], 1, "no answer from unix:/nowhere.sock"),
+        (["explain", "r", "--node", "4", "--control", "unix:/nowhere.sock"], 2, "Ask for one of them"),
+        (["hint", "pin", "--tokens", "/dev/null/no", "--control", "unix:/nowhere.sock"], 2, "radixtier hint: "),
+        (["hint", "pin", "--session", "s"], 2, "Give --control ADDRESS"),
     ],
 )
 def test_what_goes_wrong_is_one_line(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    argv: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    assert main(argv) == 1
+    assert main(argv) == status
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
 
@@ -143,12 +143,12 @@ def test_tokens_that_are_none(server: ControlServer, tmp_path: Path, capsys: pyt
     file = tmp_path / "ids"
     for text, words in (("1 x", "not token ids"), ("[1", "not token ids"), ("[-1]", "-1 is not a token id")):
         file.write_text(text)
-        assert main(["hint", "pin", "--tokens", str(file)]) == 1
+        assert main(["hint", "pin", "--tokens", str(file)]) == 2
         assert words in capsys.readouterr().err
 
 
 def test_the_servers_refusal_is_shown(server: ControlServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["hint", "pin", "--session", "s", "--ttl", "-1"]) == 1
+    assert main(["hint", "pin", "--session", "s", "--ttl", "-1"]) == 2
     assert "radixtier hint: ttl_s -1.0: not a number of seconds" in capsys.readouterr().err
 
 

@@ -40,6 +40,8 @@ from radixtier.control import (
     ReadState,
     Refusal,
     Target,
+    connection,
+    metered,
 )
 from radixtier.control import server as server_module
 from radixtier.control.client import ControlError
@@ -47,7 +49,7 @@ from radixtier.policy.hints import Hint, Kind
 from radixtier.policy.pins import Tier
 from radixtier.units import BadValue
 
-STATE = b"GET /radix_tier/state HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+STATE = b"GET /radix_tier/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture(params=["tcp", "tcp6", "unix"])
@@ -237,7 +239,7 @@ def running(_served: ControlServer) -> ControlServer:
 @pytest.mark.parametrize(
     ("request_line", "status", "words"),
     [
-        ("GET / HTTP/1.1", 404, "/radix_tier/state"),
+        ("GET /radix HTTP/1.1", 404, "/radix_tier/state"),
         ("GET /radix_tier/evict HTTP/1.1", 404, "no such path"),
         ("GET /radix_tier/pin HTTP/1.1", 405, "use POST"),
         ("PUT /radix_tier/pin HTTP/1.1", 405, "use GET or POST"),
@@ -258,7 +260,7 @@ def running(_served: ControlServer) -> ControlServer:
     ],
 )
 def test_a_bad_request_line(request_line: str, status: int, words: str, running: ControlServer) -> None:
-    got, answer = exchange(running, f"{request_line}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    got, answer = exchange(running, f"{request_line}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     assert got == status and words in answer["error"]
 
 
@@ -278,14 +280,14 @@ def test_a_bad_request_line(request_line: str, status: int, words: str, running:
     ],
 )
 def test_bad_headers(headers: list[str], status: int, running: ControlServer) -> None:
-    lines = ["POST /radix_tier/pin HTTP/1.1", "Host: x", *headers, "", ""]
+    lines = ["POST /radix_tier/pin HTTP/1.1", "Host: localhost", *headers, "", ""]
     got, answer = exchange(running, "\r\n".join(lines).encode() + b"{}")
     assert got == status and answer["error"]
 
 
 def test_a_huge_body_is_refused_and_the_client_reads_so(running: ControlServer) -> None:
     body = json.dumps({"tokens": [1] * 1_000_000}).encode()
-    assert len(body) > server_module.BODY_BYTES
+    assert len(body) > connection.BODY_BYTES
     status, answer = exchange(running, post("/radix_tier/pin", body))
     assert status == 413 and "2097152 bytes" in answer["error"]
     assert client(running).state()
@@ -372,7 +374,7 @@ def test_closing_while_somebody_asks() -> None:
     "sent", [b"", b"GET /radix", b"GET /radix_tier/state HTTP/1.1\r\nX: y", post("/radix_tier/pin", b"{}")[:-1]]
 )
 def test_a_slow_client_is_left_after_a_while(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "READ_S", 0.1)
+    monkeypatch.setattr(metered, "READ_S", 0.1)
     with serving() as server:
         assert exchange(server, sent, end=False)[0] == 0
         assert exchange(server, STATE)[0] == 200
@@ -381,10 +383,10 @@ def test_a_slow_client_is_left_after_a_while(sent: bytes, monkeypatch: pytest.Mo
 def test_the_time_of_a_request_is_counted_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then does not win more time."""
     clock = iter([0.0, 1.0, 9.0, 11.0])
-    monkeypatch.setattr(server_module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(metered.time, "monotonic", lambda: next(clock))
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        incoming = server_module._Metered(mine)
+        incoming = metered.Metered(mine)
         incoming.begin()
         theirs.sendall(b"GET")
         buffer = bytearray(1)

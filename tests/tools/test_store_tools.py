@@ -363,7 +363,7 @@ def test_a_wrong_place_is_one_line(tmp_path: Path, command: str, kind: str, caps
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path)
     place = tmp_path / kind
-    assert main([command, str(place)]) == 1
+    assert main([command, str(place)]) == 2
     error = capsys.readouterr().err
     assert str(place) in error and error.count("\n") == 1
 

@@ -1,4 +1,4 @@
-"""``--json`` of ``radixtier lab``: a report as JSON, in a file or on the screen in the place of the text.
+"""``--json FILE`` of what measures: a report as JSON, in a file or on the screen in the place of the text.
 
 Owns the flag. Main thread.
 """
@@ -9,9 +9,17 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 SCREEN = Path("-")
+
+
+class HasJson(Protocol):
+    """Options with the flag."""
+
+    @property
+    def json(self) -> Path | None:
+        """Where the report goes."""
 
 
 def add_json(parser: argparse.ArgumentParser | argparse._ArgumentGroup, what: str = "the report") -> None:
@@ -25,7 +33,7 @@ def check_json(options: argparse.Namespace) -> None:
         options.json.open("a").close()
 
 
-def write_json(options: argparse.Namespace, value: Any) -> None:
+def write_json(options: HasJson, value: Any) -> None:
     """Write what the flag asks for."""
     if options.json == SCREEN:
         print(json.dumps(value, indent=2))
@@ -33,7 +41,7 @@ def write_json(options: argparse.Namespace, value: Any) -> None:
         options.json.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def show(options: argparse.Namespace, lines: Sequence[str]) -> None:
+def show(options: HasJson, lines: Sequence[str]) -> None:
     """Print the text of a report, unless the screen has the JSON."""
     if options.json != SCREEN:
         print("\n".join(lines))

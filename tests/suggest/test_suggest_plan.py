@@ -1,0 +1,225 @@
+"""From facts to servers: shares of RAM and drives, estimates, and what is in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from suggest_rig import GIB
+
+from radixtier.config import RadixTierConfig
+from radixtier.machine import Machine
+from radixtier.suggest.drives import Directory
+from radixtier.suggest.gpus import Gpu
+from radixtier.suggest.model import Model, Refused
+from radixtier.suggest.plan import Plan, plan
+from radixtier.suggest.servers import Facts, Wishes
+from radixtier.tools.findings import Finding
+
+KV = 128 << 10
+EIGHT_B = Model("/models/8b", KV, "as given", weights=16 * GIB)
+
+
+def gpus(count: int, memory: int | None = 80 * GIB, **fields: object) -> tuple[Gpu, ...]:
+    return tuple(Gpu(str(i), "H100", memory)._replace(**fields) for i in range(count))
+
+
+def facts(**fields: object) -> Facts:
+    given = {"ram": 512 * GIB, "gpus": gpus(1), "directories": (), "others": (), "model": EIGHT_B, **fields}
+    return Facts(**given)  # type: ignore[arg-type]
+
+
+def directories(tmp_path: Path, count: int) -> tuple[Directory, ...]:
+    made = []
+    for i in range(count):
+        (tmp_path / f"d{i}").mkdir()
+        made.append(Directory(str(tmp_path / f"d{i}"), "ext4 on x", ()))
+    return tuple(made)
+
+
+def line(found: Plan, topic: str) -> str:
+    [text] = [finding.found for finding in found.findings if finding.topic == topic]
+    return text
+
+
+def problem(found: Plan) -> Finding:
+    assert found.servers == ()
+    [one] = found.problems
+    return one
+
+
+def test_one_gpu(tmp_path: Path, separate: None) -> None:
+    found = plan(facts(directories=directories(tmp_path, 1)), Wishes())
+    [server] = found.servers
+    assert (server.device, server.port, server.environment, server.make) == ("cuda", 30000, (), ())
+    assert server.config.hbm_size is None
+    assert server.config.dram_size is not None and server.config.dram_size.amount == 256 * GIB
+    assert server.config.nvme_size is not None and server.config.nvme_size.amount == 249 * GIB
+    assert server.sizes.dram_tokens == 256 * GIB // KV
+    assert server.hbm_tokens == (64 - 16) * GIB // KV
+    assert server.config.write_budget == "1000GB/day"
+    assert f"{256 * GIB // KV:,} tokens, 256 chats of 8k" in line(found, "DRAM")
+    assert server.config.control == f"unix:{tmp_path}/d0/radixtier.sock"
+
+
+def test_a_cpu(tmp_path: Path, separate: None) -> None:
+    found = plan(facts(gpus=(), ram=64 * GIB, directories=directories(tmp_path, 1)), Wishes(port=81))
+    [server] = found.servers
+    assert (server.device, server.port, server.sizes.page_size) == ("cpu", 81, 16)
+    assert server.config.hbm_size == server.config.dram_size
+    assert server.config.dram_size is not None and server.config.dram_size.amount == 16 * GIB
+    assert server.hbm_tokens == server.sizes.hbm_tokens
+
+
+def test_dram_only() -> None:
+    found = plan(facts(others=("/mnt/nvme (ext4, 1 TiB free)",)), Wishes())
+    [server] = found.servers
+    assert server.config.nvme_path == () and server.config.control is None
+    assert server.config.nvme_size is not None and server.config.nvme_size.amount == 0
+    assert "DRAM only" in line(found, "NVMe") and "/mnt/nvme" in line(found, "also there")
+
+
+def test_a_socket_without_a_store_lies_in_the_users_directory() -> None:
+    [server] = plan(facts(runtime="/run/user/7"), Wishes()).servers
+    assert server.config.control == "unix:/run/user/7/radixtier-30000.sock"
+    [server] = plan(facts(runtime="/run/" + "x" * 100), Wishes()).servers
+    assert server.config.control is None
+
+
+def test_several_gpus_share_one_drive(tmp_path: Path, separate: None) -> None:
+    found = plan(facts(gpus=gpus(4), directories=directories(tmp_path, 1)), Wishes())
+    assert [s.port for s in found.servers] == [30000, 30001, 30002, 30003]
+    assert [dict(s.environment)["CUDA_VISIBLE_DEVICES"] for s in found.servers] == ["0", "1", "2", "3"]
+    assert [s.config.nvme_path for s in found.servers] == [(f"{tmp_path}/d0/gpu{i}",) for i in range(4)]
+    assert all(s.make == s.config.nvme_path for s in found.servers)
+    assert all(s.config.dram_size and s.config.dram_size.amount == 64 * GIB for s in found.servers)
+    assert sum(s.config.nvme_size.amount for s in found.servers if s.config.nvme_size) <= 250 * GIB
+    assert all(s.config.write_budget == "250GB/day" for s in found.servers)
+    assert "a directory on every drive" in line(found, "drives")
+    assert "--tp-size is refused" in line(found, "servers")
+
+
+def test_drives_that_divide_evenly_go_to_one_server_each(tmp_path: Path, separate: None) -> None:
+    found = plan(facts(gpus=gpus(2), directories=directories(tmp_path, 4)), Wishes())
+    first, second = (s.config for s in found.servers)
+    assert first.nvme_path == (f"{tmp_path}/d0", f"{tmp_path}/d1")
+    assert second.nvme_path == (f"{tmp_path}/d2", f"{tmp_path}/d3")
+    assert first.nvme_size is not None and first.nvme_size.amount == 499 * GIB
+    assert first.write_budget == "2000GB/day"
+    assert not any(s.make for s in found.servers)
+    assert len({s.config.control for s in found.servers}) == 2
+
+
+def test_directories_of_one_drive_are_not_dealt_out(tmp_path: Path, room: None) -> None:
+    found = plan(facts(gpus=gpus(2), directories=directories(tmp_path, 2)), Wishes())
+    assert all(len(s.config.nvme_path) == 2 and s.make for s in found.servers)
+    assert any("one file system" in f.found and f.level == "warning" for f in found.findings)
+
+
+def test_the_only_visible_gpu_is_named_unless_it_is_the_first() -> None:
+    [server] = plan(facts(gpus=(Gpu("3", "H100", 80 * GIB),)), Wishes()).servers
+    assert server.environment == (("CUDA_VISIBLE_DEVICES", "3"),)
+
+
+def test_every_server_must_be_worth_it_not_only_the_first(
+    tmp_path: Path, separate: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from radixtier import config
+    from radixtier.machine import FileSystem
+
+    given = facts(gpus=gpus(2), directories=directories(tmp_path, 2))
+    room = {given.directories[0].path: 500 * GIB, given.directories[1].path: 2 * GIB}
+    monkeypatch.setattr(config, "file_systems", lambda paths: [FileSystem((str(p),), room[p]) for p in paths])
+    assert problem(plan(given, Wishes())).topic == "NVMe"
+    small = (Gpu("0", "H100", 80 * GIB), Gpu("1", "L4", 18 * GIB))
+    assert problem(plan(facts(gpus=small), Wishes())).topic == "HBM"
+
+
+def test_gpus_of_two_kinds_are_counted_by_the_bus() -> None:
+    mixed = (Gpu("0", "H100", 80 * GIB), Gpu("1", "L40S", 48 * GIB))
+    servers = plan(facts(gpus=mixed), Wishes()).servers
+    assert [dict(s.environment).get("CUDA_DEVICE_ORDER") for s in servers] == ["PCI_BUS_ID"] * 2
+
+
+def test_the_sizes_of_all_servers_can_be_configured_together(tmp_path: Path, separate: None) -> None:
+    servers = plan(facts(gpus=gpus(3), directories=directories(tmp_path, 2)), Wishes()).servers
+    for path in {path for s in servers for path in s.make}:
+        Path(path).mkdir()
+    taken = 0
+    for server in servers:
+        assert RadixTierConfig.validate(server.config, Machine(512 * GIB - taken)) == []
+        taken += server.sizes.dram_bytes
+
+
+@pytest.mark.parametrize(("dwpd", "budget"), [(3.0, "3000GB/day"), (0.3, "300GB/day"), (0.01, "10GB/day")])
+def test_endurance(tmp_path: Path, separate: None, dwpd: float, budget: str) -> None:
+    [server] = plan(facts(directories=directories(tmp_path, 1)), Wishes(dwpd=dwpd)).servers
+    assert server.config.write_budget == budget
+
+
+def test_no_budget_is_told(tmp_path: Path, separate: None) -> None:
+    found = plan(facts(directories=directories(tmp_path, 1)), Wishes(dwpd=None))
+    assert found.servers[0].config.write_budget == "none" and "no budget" in line(found, "writes")
+
+
+def test_a_model_that_the_tier_refuses() -> None:
+    found = problem(plan(facts(model=EIGHT_B._replace(refused=Refused("it is MLA"))), Wishes()))
+    assert "it is MLA" in found.found and "--enable-radix-tier" in found.fix
+
+
+def test_weights_that_need_several_gpus() -> None:
+    found = plan(facts(gpus=gpus(8), model=EIGHT_B._replace(weights=140 * GIB)), Wishes())
+    assert found.servers == () and len(found.problems) == 8
+    assert "do not fit" in found.problems[0].found
+
+
+def test_a_gpu_without_room_for_one_prompt() -> None:
+    tight = EIGHT_B._replace(weights=18 * GIB)
+    assert problem(plan(facts(gpus=gpus(1, 23 * GIB), model=tight), Wishes())).topic == "HBM"
+
+
+def test_memory_that_is_not_known() -> None:
+    found = plan(facts(gpus=gpus(1, None)), Wishes())
+    assert found.servers[0].hbm_tokens is None and "SGLang's choice" in line(found, "HBM")
+
+
+def test_a_gpu_that_others_use_or_that_is_divided() -> None:
+    found = plan(facts(gpus=gpus(1, split=True, used=40 * GIB)), Wishes())
+    assert found.servers and len([f for f in found.findings if f.level == "warning"]) == 2
+
+
+def test_ram_that_holds_no_prompt() -> None:
+    found = problem(plan(facts(ram=GIB), Wishes()))
+    assert found.topic == "DRAM" and "not one long prompt" in found.found
+
+
+def test_a_cpu_without_ram_for_the_weights() -> None:
+    big = EIGHT_B._replace(weights=40 * GIB)
+    assert problem(plan(facts(gpus=(), ram=64 * GIB, model=big), Wishes())).topic == "RAM"
+
+
+def test_no_space(tmp_path: Path, separate: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from radixtier import config
+    from radixtier.machine import FileSystem
+
+    def free(nbytes: int) -> None:
+        monkeypatch.setattr(config, "file_systems", lambda paths: [FileSystem((str(p),), nbytes) for p in paths])
+
+    given = facts(directories=directories(tmp_path, 1))
+    free(GIB // 2)
+    assert "more than is free" in problem(plan(given, Wishes())).found
+    free(2 * GIB)
+    assert problem(plan(given, Wishes())).topic == "NVMe"
+    free(64 * GIB)
+    found = plan(given, Wishes())
+    assert found.servers and any("smaller than DRAM" in f.found for f in found.findings)
+
+
+def test_a_directory_named_twice(tmp_path: Path, room: None) -> None:
+    [one] = directories(tmp_path, 1)
+    assert "the same directory" in problem(plan(facts(directories=(one, one)), Wishes())).found
+
+
+def test_a_directory_in_trouble(tmp_path: Path) -> None:
+    bad = Directory("/mnt/x", "unknown", (Finding("problem", "/mnt/x", "does not answer", "look"),))
+    assert problem(plan(facts(directories=(bad,)), Wishes())).found == "does not answer"
