@@ -4,7 +4,7 @@
     python examples/agents.py --url http://127.0.0.1:30000 [--no-hints]
 
 Some agents share a long system prompt, the handbook, and each works on a ticket of its own: a turn of the model, a tool
-that takes some seconds, the next turn. A pause is where a cache forgets an agent, and where the agent knows best when
+that takes a minute, the next turn. A pause is where a cache forgets an agent, and where the agent knows best when
 it returns. So it gives three hints about its session: ``retain`` when the pause begins, ``prefetch`` with the time at
 which the tool is usually done, and ``release`` at the end.
 
@@ -36,9 +36,9 @@ from show import HEADER, badge, printable, split, summary, table
 HANDBOOK = Path(__file__).parents[1] / "docs" / "store.md"
 
 TOOLS = {
-    "read_log": ("Read the last lines of a machine's log.", 10.0),
-    "list_changes": ("List what was changed on a machine lately.", 20.0),
-    "ask_owner": ("Ask the owner of a machine.", 40.0),
+    "run_checks": ("Run the checks of a machine.", 40.0),
+    "restart": ("Restart a machine and wait for it.", 70.0),
+    "ask_owner": ("Ask the owner of a machine.", 100.0),
 }
 """What each tool does, and the seconds it usually takes."""
 
@@ -59,7 +59,7 @@ OFFERED = [
 
 def run_tool(name: str, chance: random.Random, lines: int, speed: float) -> str:
     """Take about as long as the tool usually does, and return a text: here the place of a real tool."""
-    time.sleep(TOOLS[name][1] / speed * chance.uniform(0.9, 1.3))
+    time.sleep(TOOLS[name][1] / speed * chance.uniform(0.95, 1.1))
     return log(chance, lines)
 
 
@@ -112,10 +112,7 @@ class Agent:
         ticket = f"Ticket {number}: machine {number} {problem}.\n{attached}\nWhat do we do first?"
         self.messages: list[Message] = [
             {"role": "system", "content": shift.handbook},
-            {
-                "role": "user",
-                "content": f"Ticket {number}: machine {number} {problem}.\n{attached}\nWhat do we do first?",
-            },
+            {"role": "user", "content": ticket},
         ]
 
     def work(self) -> None:
@@ -195,8 +192,8 @@ def _parser() -> argparse.ArgumentParser:
     add_server(parser)
     add_hints(parser)
     number: dict[str, Any] = {"type": count, "metavar": "N"}
-    parser.add_argument("--agents", **number, default=8, help="how many agents (default: %(default)s)")
-    parser.add_argument("--turns", **number, default=4, help="turns of each (default: %(default)s)")
+    parser.add_argument("--agents", **number, default=12, help="how many agents (default: %(default)s)")
+    parser.add_argument("--turns", **number, default=3, help="turns of each (default: %(default)s)")
     parser.add_argument("--at-once", **number, default=1, help="turns of the model at the same time (default: 1)")
     parser.add_argument("--handbook", type=Path, default=HANDBOOK, metavar="FILE", help="text of the system prompt")
     parser.add_argument("--words", **number, default=700, help="words of it (default: %(default)s)")
@@ -243,7 +240,7 @@ def _report(shift: Shift) -> None:
     print()
     rows = [("", *HEADER), ("first turns", *summary(opened)), ("after a pause", *summary(returned))]
     print("\n".join(table(rows)))
-    print(f"hints: {'none' if shift.hints is None else shift.hints}")
+    print("\nno hints" if shift.hints is None else f"\nhints, and the latest reason:\n{shift.hints.report()}")
 
 
 if __name__ == "__main__":

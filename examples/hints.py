@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import time
-from collections import Counter
 from typing import Any
 
 from ask import Failed
@@ -26,7 +25,7 @@ AGAIN_S = 0.2
 
 
 class Hints:
-    """Gives hints and counts what became of them.
+    """Gives hints and remembers what became of them.
 
     Parameters
     ----------
@@ -38,7 +37,7 @@ class Hints:
 
     def __init__(self, address: str, key: str | None = None) -> None:
         self.address = address
-        self.counts: Counter[str] = Counter()
+        self._reasons: dict[str, list[str]] = {}
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._call("GET", "/radix_tier/state")  # ends the example at once if nobody listens there
 
@@ -53,12 +52,16 @@ class Hints:
                 status, reason = "failed", str(failed)
             # Releasing what holds nothing is no reason to wait.
             if status not in ("failed", "rejected") or kind == "release" or time.monotonic() >= end:
-                self.counts[f"{kind} {status}"] += 1
+                self._reasons.setdefault(f"{kind} {status}", []).append(reason)
                 return f"{kind} {status}" + (f": {reason}" if reason else "")
             time.sleep(AGAIN_S)
 
-    def __str__(self) -> str:
-        return ", ".join(f"{what} {times}" for what, times in sorted(self.counts.items())) or "none"
+    def report(self) -> str:
+        """Tell what became of all hints, with the latest reason: a line per kind and answer."""
+        answers = sorted(self._reasons.items())
+        return "\n".join(
+            f"{what} {len(reasons)}" + (f" ({reasons[-1]})" if reasons[-1] else "") for what, reasons in answers
+        )
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         connection = self._connection()

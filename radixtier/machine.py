@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -121,16 +122,18 @@ def file_system_type(path: str, mountinfo: Path = _PROC / "self" / "mountinfo") 
     real = os.path.realpath(path)
     best, found = "", "unknown"
     try:
-        lines = mountinfo.read_text().splitlines()
+        lines = mountinfo.read_bytes().split(b"\n")
     except OSError:
         return found
     for line in lines:
-        head, _, tail = line.partition(" - ")
+        head, dash, tail = line.partition(b" - ")
+        if not dash:
+            continue
         # Octal escapes stand for white space and backslash. A later mount hides an earlier one at the same place.
-        mount = head.split()[4].encode().decode("unicode_escape")
+        mount = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), head.split(b" ")[4]))
         inside = real == mount or real.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
-            best, found = mount, tail.split()[0]
+            best, found = mount, tail.split(b" ")[0].decode(errors="replace")
     return found
 
 

@@ -161,7 +161,7 @@ SETTINGS = (
     Setting(
         "control",
         "Where hints and questions are taken: unix:PATH, 127.0.0.1:PORT or off.",
-        "radixtier.sock in the first directory of the store; off without one",
+        "radixtier.sock in the first directory of the store; without one, a socket in the runtime directory",
         "ADDRESS",
     ),
     Setting(

@@ -127,6 +127,8 @@ def test_long_plays_go_everywhere(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(400):
             getattr(play, choose.one(names))()
         for name, value in vars(play.world.mover.stats).items():
+            if name in ("in_time", "late"):  # the waiting room's, which a play has not
+                continue
             seen[name] += (value.total() if isinstance(value, Counter) else value) > 0
         seen.update({f"for {trigger.value}": play.world.mover.stats.promoted_by[trigger.value] for trigger in Trigger})
     assert min(seen.values()) > 0, seen

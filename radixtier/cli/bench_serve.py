@@ -56,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"{PROG}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
     except (NoTarget, ServerFailed, OSError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return FAILED

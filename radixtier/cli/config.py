@@ -34,6 +34,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         return run(options)
     except OSError as error:
+        if error.filename is None:  # not of a file: standard output
+            raise
         print(f"{PROG}: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
 

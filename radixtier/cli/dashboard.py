@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 
 from radixtier.cli.control_errors import status_of
-from radixtier.cli.dashboard_proxy import DashboardServer, Upstream
+from radixtier.cli.dashboard_proxy import DashboardServer
 from radixtier.cli.exits import FAILED, INTERRUPTED, with_statuses
-from radixtier.control.address import parse_address
+from radixtier.cli.kinds import port
 from radixtier.control.arguments import add_server, client
-from radixtier.control.client import TIMEOUT_S, ControlError
+from radixtier.control.client import ControlError
 from radixtier.live.ending import end_like_ctrl_c
 from radixtier.units import BadValue
 
@@ -34,22 +34,20 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     end_like_ctrl_c()
     try:
-        client(options).state()
+        asked = client(options)
+        asked.state()
     except (BadValue, ControlError, OSError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return status_of(error)
-    address = parse_address(options.control, key=True)
-    assert address is not None
-    key = None if options.key_file is None else options.key_file.read_text().strip()
     try:
-        server = DashboardServer(Upstream(address, key or None, TIMEOUT_S), options.port)
+        server = DashboardServer(asked.endpoint, options.port)
     except OSError as error:
         print(f"{PROG}: --port {options.port}: {error.strerror}. Choose another, or leave it out.", file=sys.stderr)
         return FAILED
     with server:
         print(json.dumps({"url": server.url}) if options.json else server.url, flush=True)
         if not options.json:
-            print(f"the dashboard of {address}; Ctrl-C ends it", file=sys.stderr)
+            print(f"the dashboard of {asked.endpoint.address}; Ctrl-C ends it", file=sys.stderr)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -60,12 +58,6 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     made = argparse.ArgumentParser(prog=PROG, description=DESCRIPTION)
-    made.add_argument("--port", type=_port, default=0, metavar="PORT", help="of 127.0.0.1 (default: a free one)")
+    made.add_argument("--port", type=port, default=0, metavar="PORT", help="of 127.0.0.1 (default: a free one)")
     add_server(made)
     return with_statuses(made)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text}: give a port from 1 to 65535")
-    return int(text)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from radixtier.cli.exits import FAILED, INTERRUPTED, OK, USAGE, with_statuses
-from radixtier.cli.json_file import add_json, show, write_json
+from radixtier.cli.json_file import SCREEN, add_json, show, write_json
 from radixtier.machine import file_systems
 from radixtier.policy.prefill import FAST
 from radixtier.tools.arguments import nbytes
@@ -60,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         write_json(options, _report(blocks, drives, estimate))
     except OSError as error:
+        if options.json == SCREEN:
+            raise
         print(f"radixtier doctor: --json {options.json}: {error.strerror}: name another file", file=sys.stderr)
         return USAGE
     return FAILED if any(finding.level == "problem" for finding in findings) else OK

@@ -1,6 +1,6 @@
 """``radixtier drain``: has a running server let go of its NVMe directories, so that they can be unmounted.
 
-Owns the waiting and the exit status: 0 when nothing of the server is open there any more, 1 when it still is.
+Owns the waiting and the exit status: 0 when nothing of the server is open there any more, 1 when something still is.
 Invariant: asking again changes nothing, so this may be interrupted and repeated. Main thread.
 """
 
@@ -25,7 +25,7 @@ PROG = "radixtier drain"
 
 TIMEOUT_S = 30.0
 LONGEST_S = 3600.0
-EVERY_S = 0.25
+EVERY_S = 1.0
 
 GRACE_S = 10.0
 """Seconds beyond the timeout in which the server closes its files."""
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(answer, indent=2))
     else:
         print("\n".join(_lines(answer, options.control)))
-    return OK if answer.get("status") == "drained" else FAILED
+    return OK if answer.get("status") == "drained" and not answer.get("reason") else FAILED
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,7 +88,13 @@ def _lines(answer: Mapping[str, Any], asked: str) -> list[str]:
     if answer.get("status") != "drained":
         reason = f" ({answer['reason']})" if answer.get("reason") else ""
         return [f"still draining{reason}: {_pages(answer)} to write; do not unmount {directories} yet"]
-    found = [f"drained: nothing of the server is open in {directories}; its file systems can be unmounted"]
+    if answer.get("reason"):
+        found = [
+            f"drained: the store in {directories} is closed",
+            f"until the server ends, its file system cannot be unmounted because of {answer['reason']}",
+        ]
+    else:
+        found = [f"drained: nothing of the server is open in {directories}; its file systems can be unmounted"]
     if left:
         found.append(f"{_pages(answer)} had not been written; what is in no other tier is computed when it is needed")
     if answer.get("control") not in (None, str(parse_address(asked, key=True))):

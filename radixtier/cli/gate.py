@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     try:
         return _show(options) if options.command == "show" else _run(options, argv)
+    except BrokenPipeError:
+        raise
     except (BadValue, BadReport, RequestFailed, OSError, RuntimeError) as error:
         print(f"radixtier gate {options.command}: {error}", file=sys.stderr)
         refused = isinstance(error, (BadValue, BadReport)) and not isinstance(error, NoAnswer)

@@ -1,7 +1,8 @@
 """The ``radixtier`` command: finds the subcommand and hands its arguments over, unread.
 
-Owns the list of subcommands and what becomes of an interrupt that none of them caught. Invariant: a subcommand is
-imported only when it runs, so ``radixtier --help`` works where neither SGLang nor torch is installed. Main thread.
+Owns the list of subcommands, and what becomes of an interrupt or of output that cannot be written. Invariants: a
+subcommand is imported only when it runs, so ``radixtier --help`` works where neither SGLang nor torch is installed;
+what was printed is written before this returns, or the status says that it was not. Main thread.
 """
 
 from __future__ import annotations
@@ -51,9 +52,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status; :mod:`radixtier.cli.exits` has the table.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # Only the first word is ours: what follows may be flags of SGLang that argparse would try to understand.
-    command = parser().parse_args(arguments[:1]).command
-    return dispatch(SUBCOMMANDS[command][0], arguments[1:])
+    try:
+        try:
+            # Only the first word is ours: what follows may be flags of SGLang that argparse would try to understand.
+            command = parser().parse_args(arguments[:1]).command
+            return dispatch(SUBCOMMANDS[command][0], arguments[1:])
+        finally:
+            if sys.stdout is not None:  # as after >&-
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("radixtier: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        return FAILED
+    except OSError as error:
+        _drop_output()
+        print(f"radixtier: {error}", file=sys.stderr)
+        return FAILED
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,13 +94,16 @@ def add_names(parser: argparse.ArgumentParser, table: Table, dest: str) -> None:
 
 def dispatch(module: str, arguments: Sequence[str]) -> int:
     """Import ``module`` and run its ``main``."""
-    try:
-        run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
-        return run(arguments)
-    except KeyboardInterrupt:
-        print("radixtier: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has enough; nothing more may be flushed into it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
+    return run(arguments)
+
+
+def _drop_output() -> None:
+    """Send what cannot be written nowhere: the interpreter would try again at its end, and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -49,8 +48,8 @@ def main(argv: Sequence[str]) -> int:
             check_place(directory)
         status = FAILED
         return _RUN[options.command](options)
-    except BrokenPipeError:  # whoever reads has seen enough; what is left goes nowhere, without another error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        raise
     except KeyboardInterrupt:
         print("radixtier store: interrupted", file=sys.stderr)
         return INTERRUPTED

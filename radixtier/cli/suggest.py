@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from radixtier.cli.exits import FAILED, OK, USAGE, with_statuses
+from radixtier.cli.kinds import port
 from radixtier.machine import Machine
 from radixtier.suggest.command import as_json, as_lines, as_shell, as_yaml
 from radixtier.suggest.drives import look_at, other_drives
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     add("--kv-cache-dtype", choices=DTYPES[1:], help="of KV, passed on to the server (default: the model's)")
     dwpd_help = "drive writes per day that the drives are rated for, or none for no budget (default: 1)"
     add("--dwpd", type=_dwpd, default=1.0, metavar="N", help=dwpd_help)
-    add("--port", type=_port, default=FIRST_PORT, help="of the first server (default: %(default)s)")
+    add("--port", type=port, default=FIRST_PORT, help="of the first server (default: %(default)s)")
     add("--gpu", metavar="N", help="print the command of this one of several GPUs only")
     form = made.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -95,10 +96,15 @@ def _look(options: argparse.Namespace) -> tuple[Facts, list[Finding]]:
     trouble = []
     if why_none:
         trouble.append(Finding("warning", "GPU", why_none, "mend that, or give --gpu-memory to plan for one"))
+    place = _absolute(options.model_path)
     model = read_model(
-        options.model_path, cpu=not gpus, kv_dtype=options.kv_cache_dtype, kv_bytes=options.kv_bytes_per_token
-    )  # fmt: skip
-    directories = tuple(look_at(os.path.abspath(os.path.expanduser(path))) for path in dict.fromkeys(options.path))
+        # A name that is no directory here is for the server to look up.
+        place if os.path.isdir(place) else options.model_path,
+        cpu=not gpus,
+        kv_dtype=options.kv_cache_dtype,
+        kv_bytes=options.kv_bytes_per_token,
+    )
+    directories = tuple(look_at(_absolute(path)) for path in dict.fromkeys(options.path))
     usable = [directory.path for directory in directories if directory.usable]
     facts = Facts(
         ram=options.ram or Machine.probe().ram_bytes,
@@ -109,6 +115,11 @@ def _look(options: argparse.Namespace) -> tuple[Facts, list[Finding]]:
         runtime=os.environ.get("XDG_RUNTIME_DIR", ""),
     )
     return facts, trouble
+
+
+def _absolute(path: str) -> str:
+    """Return a path that means the same wherever the command is run that is printed here."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _print(found: Plan, options: argparse.Namespace, asked: Sequence[str]) -> None:
@@ -164,9 +175,3 @@ def _dwpd(text: str) -> float | None:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text}: give drive writes per day, such as 1 or 0.3, or none")
     return value
-
-
-def _port(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text}: give a TCP port, such as 30000")
-    return int(text)

@@ -20,6 +20,7 @@ from rich.live import Live
 
 from radixtier.cli.control_errors import status_of
 from radixtier.cli.exits import INTERRUPTED, OK, with_statuses
+from radixtier.cli.kinds import seconds
 from radixtier.cli.top_format import ASCII, UNICODE, Glyphs
 from radixtier.cli.top_keys import Keys
 from radixtier.cli.top_sections import Look
@@ -57,15 +58,22 @@ def main(argv: Sequence[str]) -> int:
     console = Console(highlight=False, markup=False, emoji=False)
     try:
         server = client(options)
+    except (BadValue, OSError) as error:
+        return _failed(error)
+    try:
         if options.once or options.json or not _interactive(console):
             return _once(server, options.json, console)
         end_like_ctrl_c()
         return _watch(server, options.interval, console)
-    except (BadValue, ControlError, OSError) as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
-        return status_of(error)
+    except ControlError as error:
+        return _failed(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _failed(error: Exception) -> int:
+    print(f"{PROG}: {error}", file=sys.stderr)
+    return status_of(error)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,7 +85,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     interval_help = f"time between two questions, from {SHORTEST_S:g} (default: {DEFAULT_S:g})"
-    made.add_argument("--interval", type=_interval, default=DEFAULT_S, metavar="SECONDS", help=interval_help)
+    made.add_argument(
+        "--interval", type=seconds(SHORTEST_S, LONGEST_S), default=DEFAULT_S, metavar="SECONDS", help=interval_help
+    )
     made.add_argument("--once", action="store_true", help="print one picture as text, and end")
     add_server(made)
     return with_statuses(made)
@@ -159,13 +169,3 @@ def _interactive(console: Console) -> bool:
 
 def _glyphs(console: Console) -> Glyphs:
     return UNICODE if "utf" in (console.encoding or "").lower() else ASCII
-
-
-def _interval(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not SHORTEST_S <= found <= LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text}: give seconds from {SHORTEST_S:g} to {LONGEST_S:g}")
-    return found

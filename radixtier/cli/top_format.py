@@ -6,7 +6,6 @@ others comes out without a character that a terminal would obey. Pure; any threa
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from radixtier.monitor.reading import number, part
 from radixtier.units import format_bytes
 
 NOTHING = "-"
@@ -49,25 +49,9 @@ UNICODE = Glyphs(
 ASCII = Glyphs(" ", "#", ".", dict(zip((*SOURCES, "lost"), "#=+-x", strict=True)), "_.-=#", "-", "*", "!", "->", "~")
 
 
-def number(value: Any) -> float | None:
-    """Return a finite number, None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def at(data: Any, *names: str) -> Any:
-    """Return a value deep in a JSON object; None where something on the way is missing."""
-    for name in names:
-        if not isinstance(data, Mapping):
-            return None
-        data = data.get(name)
-    return data
-
-
 def rows(data: Any, name: str) -> list[Mapping[str, Any]]:
-    """Return the objects of a list in a JSON object."""
-    found = at(data, name)
+    """Return the objects of the list at a path of keys in a JSON object."""
+    found = part(data, name)
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from rich.text import Text
 
 from radixtier.cli import top_format as form
-from radixtier.cli.top_format import LABELS, SOURCES, STYLES, TIERS, Glyphs, at, number
+from radixtier.cli.top_format import LABELS, SOURCES, STYLES, TIERS, Glyphs
 from radixtier.cli.top_source import Picture, Silence
+from radixtier.monitor.reading import figure, number, part
 
 MINUTE_S = 60.0
 MOMENT_S = 10.0
@@ -46,16 +47,16 @@ def rule(look: Look, title: str, remark: str = "") -> Text:
 def header(picture: Picture | None, look: Look, paused: bool) -> Text:
     """Tell which server this is and how it is."""
     state = {} if picture is None else picture.state
-    health = at(state, "health", "status") or ("ok" if picture is not None else None)
+    health = part(state, "health.status") or ("ok" if picture is not None else None)
     style = _HEALTH.get(str(health), DIM)
     glyph = look.glyphs.ok if health == "ok" else look.glyphs.bad
     right = [("paused  ", "yellow")] if paused else []
     right += [(f"{form.clock(look.now)}  ", DIM), (f"{glyph} {form.plain(health)}", style)]
     end = Text.assemble(*right)
-    about = [f"radixtier {form.plain(at(state, 'version') or '')}".strip()]
-    if at(state, "started") is not None:
-        about.append(f"up {form.span((number(at(state, 'now')) or look.now) - (number(state['started']) or 0.0))}")
-    model = form.plain(at(state, "model") or "")
+    about = [f"radixtier {form.plain(part(state, 'version') or '')}".strip()]
+    if part(state, "started") is not None:
+        about.append(f"up {form.span((figure(state, 'now') or look.now) - (figure(state, 'started') or 0.0))}")
+    model = form.plain(part(state, "model") or "")
     line = Text(about[0], "bold")
     room = look.width - end.cell_len - sum(len(each) + 2 for each in about) - 2
     if model and room > 4:
@@ -73,7 +74,7 @@ def alerts(picture: Picture | None, silence: Silence | None, look: Look) -> list
         found += _wrapped(f"{since}: {form.plain(silence.why)}; still trying.{old}", look, "bold red", look.glyphs.bad)
     if picture is None:
         return found
-    for reason in form.rows(at(picture.state, "health"), "reasons"):
+    for reason in form.rows(picture.state, "health.reasons"):
         began = number(reason.get("since"))
         when = f" (since {form.clock(began)}, {form.span(look.now - began)})" if began else ""
         text = f"{form.plain(reason.get('what'))}: {form.plain(reason.get('why'))}{when}"
@@ -85,14 +86,14 @@ def alerts(picture: Picture | None, silence: Silence | None, look: Look) -> list
 
 def tiers(picture: Picture, look: Look) -> list[Text]:
     """Show what each tier holds, of tokens and of bytes."""
-    page = [number(at(picture.state, name)) or 0.0 for name in ("page_bytes", "page_tokens")]
+    page = [figure(picture.state, name) or 0.0 for name in ("page_bytes", "page_tokens")]
     weight = page[0] / page[1] if page[1] else None
-    found = [rule(look, "tiers", f"{form.count(at(picture.state, 'nodes'))} nodes")]
+    found = [rule(look, "tiers", f"{form.count(part(picture.state, 'nodes'))} nodes")]
     for tier in TIERS:
-        used, capacity = (number(at(picture.state, "tiers", tier, name)) for name in ("used", "capacity"))
+        used, capacity = (figure(picture.state, f"tiers.{tier}.{name}") for name in ("used", "capacity"))
         held = [None if tokens is None or weight is None else tokens * weight for tokens in (used, capacity)]
-        if tier == "nvme" and at(picture.state, "store") is not None:
-            held = [number(at(picture.state, "store", name)) for name in ("bytes_used", "bytes_cap")]
+        if tier == "nvme" and part(picture.state, "store") is not None:
+            held = [figure(picture.state, f"store.{name}") for name in ("bytes_used", "bytes_cap")]
         tokens = f"{form.count(used)} of {form.count(capacity)}"
         figures = f" {form.share(used, capacity):>5}  {tokens:<16} {form.nbytes(held[0])} of {form.nbytes(held[1])}"
         if not capacity:
@@ -134,10 +135,10 @@ def answers(picture: Picture, look: Look, brief: bool) -> list[Text]:
 def drives(picture: Picture, look: Look, brief: bool) -> list[Text]:
     """Show what moves: reads and writes, promotions, the write budget and wear, who waits."""
     state = picture.state
-    queue, running = (at(state, "io", name) for name in ("queue", "running"))
-    waiting = number(at(state, "requests", "waiting_for_nvme"))
+    queue, running = (part(state, f"io.{name}") for name in ("queue", "running"))
+    waiting = figure(state, "requests.waiting_for_nvme")
     remark = f"{form.count(queue)} chunks queued, {form.count(running)} running, {_requests(waiting)} waiting"
-    found = [rule(look, "drives", "no NVMe tier" if at(state, "io") is None else remark)]
+    found = [rule(look, "drives", "no NVMe tier" if part(state, "io") is None else remark)]
     for kind in ("read", "write"):
         rate = form.speed(_mean_of(picture, f"{kind}_bytes_per_s", MOMENT_S))
         middle = f"p50 {form.milliseconds(_last(picture, 'read_p50_ms')):<8}" if kind == "read" else " " * 12
@@ -147,6 +148,8 @@ def drives(picture: Picture, look: Look, brief: bool) -> list[Text]:
         values = form.thinned(_series(picture, f"{kind}_bytes_per_s"), room)
         found.append(Text.assemble(text, form.sparkline(values, room, STYLES["nvme"], look.glyphs)))
     found += [] if brief else [_labelled("moves", _moves(picture), look)]
+    budget = _budget(state)
+    found += [_labelled("budget", budget, look)] if budget and not brief else []
     found.append(_labelled("wear", _wear(state), look))
     return found if brief else [*found, _labelled("waits", _waits(picture), look)]
 
@@ -157,8 +160,8 @@ def _moves(picture: Picture) -> str:
 
 
 def _waits(picture: Picture) -> str:
-    waited = number(at(picture.state, "requests", "waited_s"))
-    longest = number(at(picture.state, "tick", "longest_s"))
+    waited = figure(picture.state, "requests.waited_s")
+    longest = figure(picture.state, "tick.longest_s")
     worst = form.milliseconds(None if longest is None else longest * 1e3)
     step = form.milliseconds(_last(picture, "tick_ms"))
     return f"for NVMe {form.span(waited)} so far; scheduler step {step}, longest {worst}"
@@ -168,14 +171,21 @@ def _requests(number: float | None) -> str:
     return f"{form.count(number)} request{'' if number == 1 else 's'}"
 
 
+def _budget(state: Mapping[str, Any]) -> str:
+    """Tell what may be written at once: that is not what is left of a day's budget, which comes in bit by bit."""
+    daily = figure(state, "wear.budget_bytes_per_day")
+    if daily is None:
+        return ""
+    most = figure(state, "wear.budget_bytes_most")
+    room = "" if most is None else f" of at most {form.nbytes(most)}"
+    return f"{form.nbytes(daily)} a day; {form.nbytes(part(state, 'wear.budget_bytes_left'))}{room} saved up"
+
+
 def _wear(state: Mapping[str, Any]) -> str:
-    wear = at(state, "wear")
+    wear = part(state, "wear")
     if not isinstance(wear, Mapping):
         return "no NVMe tier"
-    budget, left = number(wear.get("budget_bytes_per_day")), wear.get("budget_bytes_left")
     told = [f"{form.nbytes(wear.get('bytes_per_day'))} a day"]
-    if budget is not None:
-        told[0] += f" of {form.nbytes(budget)}, {form.nbytes(left)} left"
     used, end = number(wear.get("rated_life_used")), wear.get("worn_out")
     if used is not None:
         told.append(f"{form.small_percent(used)} worn" + (f", end {form.plain(end)[:7]}" if end else ""))
@@ -184,7 +194,7 @@ def _wear(state: Mapping[str, Any]) -> str:
 
 def sessions(picture: Picture, look: Look, which: str, most: int) -> list[Text]:
     """List the ``hottest`` or ``coldest`` subtrees."""
-    total = at(picture.tree, "total_nodes")
+    total = part(picture.tree, "total_nodes")
     remark = f"of {form.count(total)} nodes" if picture.tree is not None else ""
     if picture.tree is None:
         remark = f"no tree: {form.plain(picture.missing.get('tree', ''))}"
@@ -255,13 +265,13 @@ def _wrapped(text: str, look: Look, style: str, mark: str) -> list[Text]:
 
 
 def _series(picture: Picture, name: str) -> list[Any]:
-    found = at(picture.history, "series", name)
+    found = part(picture.history, f"series.{name}")
     return found if isinstance(found, list) else []
 
 
 def _mean_of(picture: Picture, name: str, seconds: float) -> float | None:
     """Return the mean of the last ``seconds`` of a series."""
-    step = number(at(picture.history, "interval_s")) or 1.0
+    step = number(part(picture.history, "interval_s")) or 1.0
     recent = [number(value) for value in _series(picture, name)[-max(1, round(seconds / step)) :]]
     found = [value for value in recent if value is not None]
     return sum(found) / len(found) if found else None
@@ -269,6 +279,6 @@ def _mean_of(picture: Picture, name: str, seconds: float) -> float | None:
 
 def _last(picture: Picture, name: str) -> float | None:
     """Return the last value of a series that is one, within the last minute."""
-    step = number(at(picture.history, "interval_s")) or 1.0
+    step = number(part(picture.history, "interval_s")) or 1.0
     recent = (number(value) for value in reversed(_series(picture, name)[-max(1, round(MINUTE_S / step)) :]))
     return next((value for value in recent if value is not None), None)

@@ -6,6 +6,7 @@ thread picks them up in its tick. Knows neither SGLang nor torch.
 """
 
 from radixtier.control.address import Address, parse_address
+from radixtier.control.clerk import Clerk
 from radixtier.control.commands import (
     Command,
     Drain,
@@ -15,6 +16,7 @@ from radixtier.control.commands import (
     ListNodes,
     ReadEvents,
     ReadHistory,
+    ReadRows,
     ReadSchema,
     ReadState,
     ReadTree,
@@ -22,11 +24,13 @@ from radixtier.control.commands import (
     Target,
 )
 from radixtier.control.desk import Desk
+from radixtier.control.pace import Pace
 from radixtier.control.rows import Rows
 from radixtier.control.server import ControlServer
 
 __all__ = [
     "Address",
+    "Clerk",
     "Command",
     "ControlServer",
     "Desk",
@@ -35,8 +39,10 @@ __all__ = [
     "ExplainRequests",
     "GiveHint",
     "ListNodes",
+    "Pace",
     "ReadEvents",
     "ReadHistory",
+    "ReadRows",
     "ReadSchema",
     "ReadState",
     "ReadTree",

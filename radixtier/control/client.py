@@ -1,24 +1,24 @@
 """A client of the control endpoint, for the command line and for scripts.
 
-Owns one connection per call, and follows a server whose drain gives up the socket that it was asked at. Needs neither
-SGLang nor torch. One thread at a time.
+Owns the names of the questions and what an answer that is none becomes; follows a server whose drain gives up the
+socket that it was asked at (:mod:`~radixtier.control.endpoint`). Needs neither SGLang nor torch. Any thread.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from radixtier.control.address import Address, parse_address
+from radixtier.control.address import Address
+from radixtier.control.endpoint import Answer, Endpoint
 from radixtier.control.requests import ROOT
 from radixtier.policy.hints import Kind
 
-TIMEOUT_S = 30.0
-ANSWER_BYTES = 64 << 20
+TIMEOUT_S = 35.0
+"""Longer than the server takes to say that it has no time, also for a picture of the tree."""
 
 
 class ControlError(Exception):
@@ -36,14 +36,16 @@ class ControlError(Exception):
 
 
 class ControlClient:
-    """Talks to the server at ``address``, with ``key`` if one is given."""
+    """Talks to the server at ``address``, with ``key`` if one is given.
+
+    Attributes
+    ----------
+    endpoint : Endpoint
+        The way there, for whoever passes on what it does not look into.
+    """
 
     def __init__(self, address: Address, key: str | None = None, timeout: float = TIMEOUT_S) -> None:
-        self._address = address
-        self._later: Address | None = None
-        """Where the server goes on after a drain, if it said so."""
-        self._headers = {} if key is None else {"Authorization": b"Bearer " + key.encode()}
-        self._timeout = timeout
+        self.endpoint = Endpoint(address, key, timeout)
 
     def give_hint(self, kind: Kind, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Send a hint; return its outcome. Raises `ControlError`, as all of these do."""
@@ -83,35 +85,12 @@ class ControlClient:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Make one request and return the answer's JSON object."""
-        answer = self._call(method, path, body)
-        if path == f"{ROOT}/drain" and isinstance(answer.get("control"), str):
-            # A socket beside the store is given up with it; the server says where it goes on.
-            self._later = parse_address(answer["control"], key=True)
-        return answer
-
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        endpoint = self.endpoint
         try:
-            return self._ask(self._address, method, path, body)
-        except ControlError as error:
-            if error.status or self._later in (None, self._address):
-                raise
-        assert self._later is not None
-        self._address, self._later = self._later, None
-        return self._ask(self._address, method, path, body)
-
-    def _ask(self, address: Address, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        headers = self._headers | ({} if data is None else {"Content-Type": b"application/json"})
-        connection = _connection(address, self._timeout)
-        try:
-            connection.request(method, path, data, headers)
-            response = connection.getresponse()
-            status, text = response.status, response.read(ANSWER_BYTES)
+            answer = endpoint.exchange(method, path, None if body is None else json.dumps(body).encode())
         except (OSError, http.client.HTTPException) as error:
-            raise ControlError(0, f"no answer from {address}: {error or type(error).__name__}") from None
-        finally:
-            connection.close()
-        return _object(status, text, address)
+            raise ControlError(0, f"no answer from {endpoint.address}: {str(error) or type(error).__name__}") from None
+        return _object(answer, endpoint.address)
 
 
 def _query(**fields: object) -> str:
@@ -119,30 +98,14 @@ def _query(**fields: object) -> str:
     return f"?{urlencode(given, quote_via=quote)}" if given else ""
 
 
-def _object(status: int, text: bytes, address: Address) -> dict[str, Any]:
+def _object(given: Answer, address: Address) -> dict[str, Any]:
     try:
-        answer = json.loads(text)
+        answer = json.loads(given.body)
     except ValueError:
         answer = None
+    status = given.status
     if not isinstance(answer, dict):
         raise ControlError(status, f"{address} answered {status} without JSON; is it radixtier's control endpoint?")
     if status != 200:
         raise ControlError(status, str(answer.get("error", f"status {status}")))
     return answer
-
-
-def _connection(address: Address, timeout: float) -> http.client.HTTPConnection:
-    if address.path:
-        return _UnixConnection(address.path, timeout)
-    return http.client.HTTPConnection(address.host, address.port, timeout=timeout)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)

@@ -80,6 +80,16 @@ class ListNodes:
 
 
 @dataclass(frozen=True)
+class ReadRows:
+    """List nodes with numbers above ``after``, as many as the step of the scheduler has time for.
+
+    Answered with ``{"parts": [Rows, ...], "next": int | None, "total": int}``, otherwise as :class:`ListNodes`.
+    """
+
+    after: int = -1
+
+
+@dataclass(frozen=True)
 class Drain:
     """Give the directories on NVMe up, with ``timeout_s`` seconds for what is still to be written; plain data."""
 
@@ -119,6 +129,7 @@ Command: TypeAlias = (
     | ExplainNode
     | ReadState
     | ListNodes
+    | ReadRows
     | Drain
     | ReadTree
     | ReadHistory

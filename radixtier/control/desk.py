@@ -1,8 +1,8 @@
 """Where HTTP threads leave commands and the scheduler thread picks them up.
 
 Owns the queue. Invariants: at most `room` commands wait; a command whose asker gave up before its turn is not carried
-out; nothing here makes the scheduler thread wait or raises in it. :meth:`Desk.ask` is for HTTP threads,
-:meth:`Desk.serve` for the scheduler thread, the rest for any.
+out; nothing here raises in the scheduler thread, or makes it wait unless it says for how long. :meth:`Desk.ask` is for
+HTTP threads, :meth:`Desk.serve` and :meth:`Desk.wait` for the scheduler thread, the rest for any.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Desk:
         self._room = room
         self._lock = threading.Lock()
         self._waiting: deque[_Slip] = deque()
+        self._arrived = threading.Event()
         self._open = True
         self.pending = False
 
@@ -82,7 +83,7 @@ class Desk:
             if len(self._waiting) >= self._room:
                 raise Refusal(503, f"{self._room} commands wait already; try again later")
             self._waiting.append(slip)
-            self.pending = True
+            self._look()
         if not slip.done.wait(timeout) and self._withdraw(slip):
             raise Refusal(504, f"the scheduler had no time for this within {timeout:g} s; nothing was done")
         if not slip.done.is_set():
@@ -98,7 +99,7 @@ class Desk:
         while self.pending and served < most:
             with self._lock:
                 slip = self._waiting.popleft() if self._waiting else None
-                self.pending = bool(self._waiting)
+                self._look()
             if slip is None:
                 break
             served += 1
@@ -114,12 +115,16 @@ class Desk:
             slip.done.set()
         return served
 
+    def wait(self, seconds: float) -> bool:
+        """Wait up to so long for a command; whether there is one."""
+        return self._arrived.wait(seconds)
+
     def close(self) -> None:
         """Refuse what waits and whatever comes."""
         with self._lock:
             self._open = False
             waiting, self._waiting = self._waiting, deque()
-            self.pending = False
+            self._look()
         for slip in waiting:
             slip.refusal = Refusal(503, "the server stops")
             slip.done.set()
@@ -130,5 +135,13 @@ class Desk:
             if slip not in self._waiting:
                 return False
             self._waiting.remove(slip)
-            self.pending = bool(self._waiting)
+            self._look()
             return True
+
+    def _look(self) -> None:
+        """Note whether something waits; under the lock."""
+        self.pending = bool(self._waiting)
+        if self.pending:
+            self._arrived.set()
+        else:
+            self._arrived.clear()

@@ -151,6 +151,11 @@ _ROW: dict[str, Schema] = {
     "pinned": {**mapping(NUMBER), "description": "seconds that its pins have left, by tier"},
 }
 
+_CONTROL: Schema = {
+    "type": ["string", "null"],
+    "description": "where this endpoint listens once NVMe is drained: elsewhere if its socket lies on a drive",
+}
+
 _CAUSE = answer(reason=TEXT, tokens=TOKENS, detail=TEXT, when=WHEN, rule=TEXT)
 
 COMPONENTS: dict[str, Schema] = {
@@ -213,6 +218,7 @@ COMPONENTS: dict[str, Schema] = {
                 status={"enum": ["ok", "degraded", "draining", "drained"]},
                 reasons=array(answer(what=TEXT, why={"type": ["string", "null"]}, since=WHEN, fix=TEXT)),
             ),
+            "control": _CONTROL,
             "nvme_drained": {"enum": [None, "draining", "drained"]},
             "wear": {"type": ["object", "null"]},
             "policies": mapping(TEXT),
@@ -272,8 +278,12 @@ COMPONENTS: dict[str, Schema] = {
             "description": "while draining, pages that are still to be written; once drained, those that were not",
         },
         directories={**array(TEXT), "description": "what is given up"},
-        reason={"type": ["string", "null"], "description": "what a drain that is not over waits for"},
-        control={"type": ["string", "null"], "description": "where this endpoint listens when it is over"},
+        reason={
+            "type": ["string", "null"],
+            "description": "what a drain that is not over waits for; once drained, what else of the server keeps these "
+            "file systems from being unmounted, null for nothing",
+        },
+        control=_CONTROL,
     ),
     "Schema": {"type": "object", "description": "an OpenAPI 3.1 document"},
 }

@@ -23,6 +23,7 @@ from radixtier.control.connection import Connection
 from radixtier.control.desk import Desk
 from radixtier.control.sockets import Listener
 from radixtier.control.sources import Source, tree_sources
+from radixtier.units import BadValue
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,13 @@ class ControlServer:
         self._open: dict[socket.socket, threading.Thread] = {}
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="radixtier-control", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            for each in (self._listener.socket, self._wake, self._woken):
+                each.close()
+            self._listener.remove()
+            raise BadValue("the system gives no more threads", "Let it have more") from None
 
     def answer(self, command: Command) -> Mapping[str, Any]:
         """Have a command answered by whoever can; raises `Refusal`."""

@@ -12,6 +12,7 @@ import fcntl
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,6 +21,10 @@ from radixtier.control.runtime import make_runtime_directory, runtime_directory
 from radixtier.units import BadValue
 
 BACKLOG = 64
+
+TRIES = 5
+TRY_AGAIN_S = 0.02
+"""Of taking a lock that another server holds for a moment."""
 
 
 class Listener:
@@ -94,16 +99,26 @@ def _alone_in(directory: str) -> Iterator[None]:
     """Keep two servers from taking over the same stale socket: between their looks nothing would be safe."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
+        for _ in range(TRIES):
+            if _locked(handle):
+                break
+            time.sleep(TRY_AGAIN_S)
+        else:
             fix = "Try again, or choose a directory of its own"
-            raise BadValue(f"another process holds a lock on {directory}", fix) from None
+            raise BadValue(f"another process holds a lock on {directory}", fix)
         yield
     finally:
         os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True
 
 
 def _clear(path: str) -> None:

@@ -1,7 +1,7 @@
 """Questions that the HTTP threads answer themselves: the tree, its nodes, the schema.
 
-Owns the last picture of the tree, which all who ask within :data:`KEPT_S` share. Reading it takes the scheduler thread
-one page of rows at a time, about a millisecond each; the rest is done here. Any thread.
+Owns the last picture of the tree, which all who ask within :data:`KEPT_S` share. The scheduler thread reads the rows,
+in each step as many as it has time for; all else is done here. Any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from radixtier.control.commands import Command, ListNodes, ReadSchema, ReadTree, Refusal
+from radixtier.control.commands import Command, ListNodes, ReadRows, ReadSchema, ReadTree, Refusal
 from radixtier.control.openapi import document
 from radixtier.control.picture import Picture
 from radixtier.control.rows import Rows
@@ -19,11 +19,9 @@ from radixtier.control.rows import Rows
 KEPT_S = 2.0
 """How long a picture of the tree is shown to others."""
 
-PAGE_ROWS = 1000
-"""Rows that the scheduler thread is asked for at a time."""
-
 READ_S = 20.0
-"""Longest that a picture is read for: a scheduler that is so busy has better things to do."""
+"""Longest that somebody waits for a picture, besides the last answer of the scheduler: one that is so busy has better
+things to do."""
 
 Ask = Callable[[Command], Mapping[str, Any]]
 """Has a command carried out by the scheduler thread and waits for the answer; raises `Refusal`."""
@@ -65,24 +63,25 @@ class Pictures:
 
     def latest(self) -> Picture:
         """Return a picture; raises `Refusal` when the scheduler has no time for it."""
+        end = self._clock() + READ_S
         if not self._lock.acquire(timeout=READ_S):
             raise Refusal(503, "the tree is being read for somebody else; try again later")
         try:
             if self._last is None or self._clock() >= self._until:
                 self._last = None  # two of them need not be in memory
-                self._last = self._take()
+                self._last = self._take(end)
                 self._until = self._clock() + KEPT_S
             return self._last
         finally:
             self._lock.release()
 
-    def _take(self) -> Picture:
-        taken, end = time.time(), self._clock() + READ_S
+    def _take(self, end: float) -> Picture:
+        taken = time.time()
         parts: list[Rows] = []
         after: int | None = -1
         while after is not None:
-            answer = self._ask(ListNodes(after, PAGE_ROWS))
-            parts.append(answer["rows"])
+            answer = self._ask(ReadRows(after))
+            parts += answer["parts"]
             after = answer["next"]
             if after is not None and self._clock() > end:
                 read, total = sum(map(len, parts)), answer["total"]

@@ -6,8 +6,8 @@ import { askForKey, currentKey } from "./key.js";
 
 const ROOT = "/radix_tier";
 
-// Longer than the server's own limit for an answer (10 s), so that its 504 arrives.
-const PATIENCE_MS = 15000;
+// Longer than the server's own limits (10 s for an answer, 30 s for a picture of the tree), so that its 504 arrives.
+const PATIENCE_MS = 40000;
 
 export class Failure extends Error {
   // status: of HTTP, or 0 when there was no answer at all

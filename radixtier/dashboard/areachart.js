@@ -27,7 +27,7 @@ export class Cursor {
 }
 
 export class Chart {
-  // options: {title, series: [{name, label, colour}], stacked, show: number -> text, base, cursor, total}
+  // options: {title, series: [{name, label, colour}], stacked, show: number -> text, cursor, total}
   constructor(options) {
     this.options = options;
     this.data = null;
@@ -92,7 +92,7 @@ export class Chart {
     const layers = series.map(({ name }) => this.data.columns[name]);
     const bands = stacked ? stack(layers) : null;
     const tops = bands ? bands.at(-1).map((band) => band?.[1] ?? 0) : layers.flat().map((value) => value ?? 0);
-    const marks = ticks(Math.max(0, ...tops), height > 150 ? 4 : 2, this.options.base);
+    const marks = ticks(Math.max(0, ...tops), height > 150 ? 4 : 2);
     this.scale = this.#scale(width, height, marks.at(-1));
     this.line = s("line", { class: "cursor", y1: TOP, y2: height - BOTTOM });
     this.when = s("text", { class: "now", y: height - 4, "text-anchor": "middle" });

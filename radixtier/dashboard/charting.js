@@ -89,13 +89,12 @@ export function pieces(values) {
   return found;
 }
 
-// Round figures from 0 up to at least `most`, about `n` steps; base 1024 for bytes.
-export function ticks(most, n = 3, base = 1000) {
+// Round figures from 0 up to at least `most`, about `n` steps.
+export function ticks(most, n = 3) {
   if (!(most > 0)) return [0, 1];
   const rough = most / n;
-  const scale = base === 1024 ? 1024 ** Math.floor(Math.log(Math.max(rough, 1)) / Math.log(1024)) : 1;
-  const ten = 10 ** Math.floor(Math.log10(rough / scale));
-  const step = scale * ten * [1, 2, 5, 10].find((m) => m * ten * scale >= rough * 0.999999);
+  const ten = 10 ** Math.floor(Math.log10(rough));
+  const step = ten * [1, 2, 5, 10].find((m) => m * ten >= rough * 0.999999);
   const count = Math.max(1, Math.ceil(most / step - 1e-9));
   return Array.from({ length: count + 1 }, (_, i) => i * step);
 }

@@ -31,7 +31,7 @@ export function css(colour) {
 }
 
 // Relative luminance as WCAG 2 defines it.
-export function luminance(colour) {
+function luminance(colour) {
   const [r, g, b] = colour.map((value) => {
     const c = value / 255;
     return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;

@@ -16,7 +16,7 @@ const PLACES = {
   "nowhere below HBM": "lost",
 };
 
-const NO_SESSION = "Hints go by session, and no request with a session_id has used this node.";
+const NO_SESSION = "Hints go by session, and this node belongs to none, or to several.";
 
 function line(label, text) {
   return h("div", {}, h("dt", {}, label), h("dd", {}, text));
@@ -80,7 +80,7 @@ export class Detail {
     this.note.hidden = !(item.merged > 0);
     if (item.merged > 0) say(this.note, "They are too small to be drawn one by one; look at the node above them alone.");
     this.#describe(now);
-    this.#setSession(item.session ?? null);
+    this.#setSession(item.session ?? item.only ?? null);
   }
 
   #setSession(session) {
@@ -130,7 +130,7 @@ export class Detail {
   }
 
   #explain(report) {
-    this.#setSession(report.session ?? this.item.session ?? null);
+    this.#setSession(report.session ?? this.item.session ?? this.item.only ?? null);
     const places = Object.entries(report.places).filter(([, n]) => n > 0);
     rebuild(this.places, [places, report.tokens], () =>
       places.map(([place, n]) =>

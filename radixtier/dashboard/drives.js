@@ -45,8 +45,10 @@ export class Drives {
       tile.set("budget", "no write budget set");
     } else {
       const left = Math.max(0, wear.budget_bytes_left ?? 0);
-      const used = 1 - Math.min(1, left / wear.budget_bytes_per_day);
-      tile.set("budget", `budget ${bytes(wear.budget_bytes_per_day)} a day, ${bytes(left)} left`);
+      // What is left of a bucket that fills up all the time and holds a small part of a day.
+      const most = wear.budget_bytes_most || wear.budget_bytes_per_day;
+      const used = 1 - Math.min(1, left / most);
+      tile.set("budget", `budget ${bytes(wear.budget_bytes_per_day)} a day, ${bytes(left)} of ${bytes(most)} saved up`);
       setMeter(bar, [{ share: used, colour: left ? "plain" : "lost" }], `${percent(used)} used`);
     }
     const perDay = wear.bytes_per_day === null ? "" : `, ${bytes(wear.bytes_per_day)} a day`;

@@ -8,13 +8,13 @@ import { nodeName, plural } from "./words.js";
 const SHOWN = 8;
 
 // A bar of the tiers that hold a node, as wide as its tokens are many there.
-export function tierBar(row) {
+function tierBar(row) {
   return h("span", { class: "mini", "aria-hidden": "true" },
     places(row).map(({ tier, share }) => h("i", { class: `c-${tier}`, vars: { width: `${share * 100}%` } })));
 }
 
 // Tiers that hold a node, in words.
-export function tierWords(row) {
+function tierWords(row) {
   const found = places(row).map(({ tier }) => ({ hbm: "HBM", dram: "DRAM", nvme: "NVMe", lost: "lost" })[tier]);
   return found.length ? found.join(", ") : "nowhere";
 }
@@ -31,12 +31,13 @@ export class Hottest {
     this.go = go;
   }
 
-  show(answer, now) {
+  // answer: as GET /radix_tier/tree sends it; tree: made of it
+  show(answer, tree, now) {
     this.element.hidden = !(answer.hottest ?? []).length;
     for (const [name, list] of Object.entries(this.lists)) {
       const rows = (answer[name] ?? []).slice(0, SHOWN);
       const last = (row) => (name === "hottest" ? plural(row.hits, "hit") : ago(row.last_used, now));
-      keyed(list, rows, (row) => row.node, () => this.#make(), (element, row) => this.#update(element, row, last(row)));
+      keyed(list, rows, (row) => row.node, () => this.#make(), (element, row) => this.#update(element, { only: tree.get(row.node)?.only, ...row }, last(row)));
     }
   }
 

@@ -11,7 +11,7 @@ import { onTheme } from "./theme.js";
 import { canZoom } from "./tree_model.js";
 
 // Pixels of a row: as many as fit, so that a flat tree is no thin line.
-const LEAST_ROW = 24;
+const LEAST_ROW = 28;
 const MOST_ROW = 38;
 const WANTED = 300;
 const GAP = 1;

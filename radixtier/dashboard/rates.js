@@ -1,11 +1,11 @@
 // The other rates over time: small charts that share the cursor of the large one.
 
 import { Chart } from "./areachart.js";
-import { bytes, bytesRate, count, milliseconds, tokensRate } from "./units.js";
+import { bytesRate, count, milliseconds, tokensRate } from "./units.js";
 
 const CHARTS = [
   {
-    id: "traffic", title: "NVMe traffic", show: bytesRate, tick: bytes, base: 1024,
+    id: "traffic", title: "NVMe traffic", show: bytesRate, tick: bytesRate,
     series: [
       { name: "read_bytes_per_s", label: "read", colour: "nvme" },
       { name: "write_bytes_per_s", label: "written", colour: "plain" },

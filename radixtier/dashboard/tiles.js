@@ -6,7 +6,7 @@ import { recent } from "./charting.js";
 import { h, rebuild } from "./dom.js";
 import { Drives } from "./drives.js";
 import { meter, row, setMeter, Tile } from "./tile.js";
-import { bytes, bytesRate, count, percent, tokensRate, whole } from "./units.js";
+import { bytes, bytesRate, count, percent, tokens, tokensRate, whole } from "./units.js";
 import { lookUp, REASONS, SOURCES, TIERS } from "./words.js";
 
 const WINDOW_S = 60;
@@ -86,7 +86,7 @@ export class Tiles {
   show(state) {
     const perToken = state.page_tokens ? state.page_bytes / state.page_tokens : 0;
     for (const { id } of TIERS) this.#tier(id, state.tiers[id], perToken, state.store);
-    this.tiers.dram.set("both", `${count(state.tiers.dram.in_hbm_too)} tokens`);
+    this.tiers.dram.set("both", tokens(state.tiers.dram.in_hbm_too));
     this.tiers.nvme.set("queue", state.io ? `${whole(state.io.queue)} + ${whole(state.io.running)}` : "–");
     this.tiers.nvme.set("waiting", whole(state.requests?.waiting_for_nvme));
     this.#computed(state.requests);
@@ -97,7 +97,7 @@ export class Tiles {
     const tile = this.tiers[id];
     tile.element.classList.toggle("absent", !capacity);
     tile.set("used", count(used));
-    tile.set("capacity", `${count(capacity)} tokens`);
+    tile.set("capacity", tokens(capacity));
     const share = capacity ? used / capacity : 0;
     const twice = capacity && in_hbm_too ? in_hbm_too / capacity : 0;
     const parts = [{ share: share - twice, colour: id }];
@@ -118,16 +118,16 @@ export class Tiles {
     const all = SOURCES.reduce((sum, { id }) => sum + from[id], 0);
     const share = all ? percent(from.computed / all) : "–";
     this.computed.set("total", `since the start ${count(from.computed)} tokens, ${share} of ${count(all)}`);
-    const known = Object.entries(because).filter(([, tokens]) => tokens > 0).sort((a, b) => b[1] - a[1]);
-    const most = Math.max(1, ...known.map(([, tokens]) => tokens));
+    const known = Object.entries(because).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+    const most = Math.max(1, ...known.map(([, n]) => n));
     rebuild(this.computed.part(".causes"), known, () =>
-      known.map(([reason, tokens]) =>
+      known.map(([reason, n]) =>
         h(
           "li",
           { title: lookUp(REASONS, reason) },
-          h("span", { class: "cause-bar c-computed", "aria-hidden": "true", vars: { width: `${(100 * tokens) / most}%` } }),
+          h("span", { class: "cause-bar c-computed", "aria-hidden": "true", vars: { width: `${(100 * n) / most}%` } }),
           h("span", { class: "cause" }, reason),
-          h("b", {}, count(tokens)),
+          h("b", {}, count(n)),
         ),
       ),
     );

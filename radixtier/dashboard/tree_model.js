@@ -27,6 +27,20 @@ export class Tree {
     }
     // In the order in which they came to be, which does not change; what is merged comes last.
     for (const list of this.children.values()) list.sort((a, b) => rank(a) - rank(b) || a.node - b.node);
+    this.#name(answer.nodes);
+  }
+
+  // Only the last node of a path has its session: those in front of it that lead to no other get it as `only`.
+  #name(nodes) {
+    const sessions = new Map();
+    for (const item of [...nodes].reverse()) {
+      // Null stands for several, or for what is merged and not known.
+      const below = this.childrenOf(item.node).map((child) => sessions.get(child.node));
+      const known = new Set([...below, item.session ?? undefined].filter((name) => name !== undefined));
+      const one = item.merged > 0 || known.size > 1 ? null : [...known][0];
+      sessions.set(item.node, one);
+      item.only = one ?? null;
+    }
   }
 
   #everything(nodes) {

@@ -82,7 +82,7 @@ export class TreePanel {
     await this.flight;
     this.tree = new Tree(answer);
     this.poll.everyMs = EVERY_MS * Math.max(1, answer.total_nodes / OFTEN_NODES);
-    this.hottest.show(answer, this.now());
+    this.hottest.show(answer, this.tree, this.now());
     this.#draw();
     this.#refreshDetail();
   }

@@ -1,4 +1,4 @@
-// Numbers as text, with units: tokens in powers of 1000, bytes in powers of 1024, times as people say them.
+// Numbers as text, with units: tokens and rates in powers of 1000, bytes in powers of 1024, times as people say them.
 //
 // Pure functions without DOM. What is not a finite number is shown as an en dash, never as NaN.
 
@@ -6,6 +6,7 @@ export const NONE = "–";
 
 const COUNTS = ["", "k", "M", "G", "T"];
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const RATES = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"];
 
 function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
@@ -47,8 +48,9 @@ export function bytes(value) {
   return isNumber(value) ? scaled(value, 1024, BYTES).join(" ") : NONE;
 }
 
+// 1536 -> "1.54 kB/s", as drives are sold and measured
 export function bytesRate(value) {
-  return isNumber(value) ? `${bytes(value)}/s` : NONE;
+  return isNumber(value) ? scaled(value, 1000, RATES).join(" ") : NONE;
 }
 
 export function tokens(value) {

@@ -57,10 +57,10 @@ export function plural(n, noun) {
   return `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 }
 
-// The name of a node for people: its session where it has one.
+// The name of a node for people: its session, or the only one that it leads to.
 export function nodeName(row) {
   if (row.merged > 0) return plural(row.merged, "small node");
-  return row.session === null || row.session === undefined ? `node ${row.node}` : String(row.session);
+  return String(row.session ?? row.only ?? `node ${row.node}`);
 }
 
 // The outcome of a hint in one line.

@@ -37,7 +37,7 @@ ARGUMENTS = [
 """No request but those of the page, and no need for a user namespace."""
 
 PATIENCE_MS = 60_000
-DENSITY = 2
+DENSITY = 1.5
 """Pixels per CSS pixel of the pictures."""
 
 ROWS, COLUMNS = 42, 118
@@ -47,6 +47,7 @@ TOP_S = 8.0
 """Seconds that it runs before the picture is taken."""
 
 QUESTIONS = ("What did the night of the first entry bring?", "Who is named first in the journal?")
+ANSWER_TOKENS = 48
 CHATS = Path(__file__).parents[2] / "examples" / "chat_web" / "server.py"
 
 
@@ -207,6 +208,7 @@ def _chat(page: Any, documents: Sequence[str]) -> None:
     page.locator(".conversation").first.wait_for()
     while columns.count() < len(documents):
         page.locator("#add").click()
+    page.locator("#most").fill(str(ANSWER_TOKENS))
     for i, document in enumerate(documents):
         columns.nth(i).locator("summary").first.click()
         columns.nth(i).locator("textarea.text").fill(document)

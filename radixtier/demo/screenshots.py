@@ -7,7 +7,7 @@ is measured, so two runs differ. Main thread.
 from __future__ import annotations
 
 import argparse
-import shutil
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from radixtier.demo.pictures import chromium, take_chats, take_dashboard, take_t
 from radixtier.demo.plan import PAGE_SIZE
 from radixtier.live.client import Client, RequestFailed
 from radixtier.live.ending import end_like_ctrl_c
-from radixtier.live.model import cache_root, smollm2
+from radixtier.live.model import smollm2
 from radixtier.live.screen import Screen
 from radixtier.live.server import CPU_FLAGS, Server, ServerFailed, free_port
 from radixtier.live.text import instructions, journal
 
-HBM, DRAM, NVME = 4096, 8192, 49152
+HBM, DRAM, NVME = 2560, 3584, 24576
 """Tokens of the tiers."""
 
 GROUPS = ("atlas", "harbour", "orchard")
@@ -33,9 +33,14 @@ CHATS = 3
 SHARED, OWN, TURN = 700, 450, 60
 """Tokens of a shared document, of a session's own text, and of a question."""
 
+RETURNS = 30
+"""Turns after the first of each session."""
+
 ANSWER = 12
 CHAT_WORDS = 1400
 """Of a document on the page with chats."""
+
+MODEL = "SmolLM2-135M-Instruct"
 
 Take = Callable[[Any, "Stage", Path], None]
 
@@ -78,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     screen = Screen(sys.stdout)
     end_like_ctrl_c()
     try:
-        _run(options.out, options.only or list(PICTURES), screen)
+        _run(options.out, options.store, options.only or list(PICTURES), screen)
     except KeyboardInterrupt:
         screen.line("interrupted; the server is stopped", "bad")
         return 130
@@ -91,21 +96,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="launch/screenshots.sh", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="directory (default: %(default)s)")
+    parser.add_argument(
+        "--store", type=Path, default=Path("/var/tmp"),
+        help="directory on a disk with 2 GB of room for the NVMe tier; the pictures show it (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=PICTURES, metavar="FILE", help=f"of {', '.join(PICTURES)}")
     return parser.parse_args(argv)
 
 
-def _run(out: Path, names: Sequence[str], screen: Screen) -> None:
-    if not out.is_dir():
-        raise RuntimeError(f"--out {out}: not a directory; make it first")
+def _run(out: Path, root: Path, names: Sequence[str], screen: Screen) -> None:
+    for flag, directory in (("--out", out), ("--store", root)):
+        if not directory.is_dir():
+            raise RuntimeError(f"{flag} {directory}: not a directory; make it first")
     model = smollm2(screen.line)
-    root = cache_root() / "demo"
-    root.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="screenshots-", dir=root))
-    store, control = directory / "nvme", f"127.0.0.1:{free_port()}"
-    store.mkdir()
-    try:
-        with chromium() as browser, Server("the server", model, _flags(store, control), directory / "log") as server:
+    control = f"127.0.0.1:{free_port()}"
+    with tempfile.TemporaryDirectory(prefix="radixtier-", dir=root) as scratch, chromium() as browser:
+        store, log = Path(scratch) / "nvme", Path(scratch) / "log"
+        store.mkdir()
+        with Server("the server", model, _flags(store, control), log) as server:
             screen.line("starting the server (importing SGLang takes up to a minute) ...", "dim")
             client = server.start(wait=lambda passed: screen.status(f"waiting for the server, {passed:.0f} s"))
             play(client, screen.status)
@@ -113,14 +121,13 @@ def _run(out: Path, names: Sequence[str], screen: Screen) -> None:
             for name in [name for name in PICTURES if name in names]:
                 PICTURES[name](browser, stage, out / name)
                 screen.line(f"{out / name}")
-    finally:
-        shutil.rmtree(store, ignore_errors=True)
 
 
 def _flags(store: Path, control: str) -> list[str]:
     return [
         *CPU_FLAGS,
         "--page-size", str(PAGE_SIZE),
+        "--served-model-name", MODEL,
         "--enable-radix-tier",
         "--radix-tier-hbm-size", f"{HBM}tok",
         "--radix-tier-dram-size", f"{DRAM}tok",
@@ -138,7 +145,9 @@ def play(client: Client, told: Callable[[str], None]) -> None:
         for chat in range(CHATS)
         for group in range(len(GROUPS))
     }
-    order = [*histories, *list(histories)[:3], *list(histories)[-2:], *list(histories)[2:6]]
+    rng = random.Random(5)
+    # Some come back often and some hardly ever.
+    order = [*histories, *rng.choices(list(histories), range(1, len(histories) + 1), k=RETURNS)]
     for turn, session in enumerate(order):
         told(f"turn {turn + 1} of {len(order)}")
         question = client.tokenize(journal(80 + turn, TURN))[:TURN]

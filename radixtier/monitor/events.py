@@ -50,9 +50,9 @@ class EventLog(logging.Handler):
 def _text(record: logging.LogRecord) -> str:
     try:
         text = record.getMessage()
-    except (TypeError, ValueError, KeyError):  # arguments that do not fit: the line says that much
-        text = str(record.msg)
-    if record.exc_info and record.exc_info[1] is not None:
-        error = record.exc_info[1]
-        text = f"{text} ({type(error).__name__}: {error})"
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            text = f"{text} ({type(error).__name__}: {error})"
+    except Exception:  # arguments that do not fit, or that cannot be told: the line says that much
+        text = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
     return text.removeprefix(PREFIX)[:MOST_TEXT]

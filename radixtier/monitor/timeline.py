@@ -21,8 +21,9 @@ COARSE_S, COARSE_SPAN_S = 10.0, 21_600.0
 SLACK_S = 0.3
 """Seconds by which a state may come early and still make a point: they are taken about once a second."""
 
-MOST_LATENCIES = 65_536
-"""Transfers of one point that its percentiles are made of, at most."""
+MOST_LATENCIES = 8192
+"""Transfers of one point that its percentiles are made of, the latest ones: sorting so many holds Python's lock for one
+or two milliseconds, during which the scheduler thread waits."""
 
 
 class _Interval(NamedTuple):

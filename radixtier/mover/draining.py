@@ -7,7 +7,8 @@ Owns how far that is. The laws:
 - what is admitted already is written, until the time for that is over; a write that runs is waited for, since it uses a
   frame;
 - nothing that is on record leaves it, except that somebody empties the cache: slots that the tree frees are kept;
-- the files are closed on a thread of its own, once no transfer runs.
+- the files are closed on a thread of its own, once no transfer runs;
+- a step costs about as long as it is given, however large the table is, and telling how far it is costs nothing.
 
 Nothing here waits, and whatever a drive does ends in a drain that says what it waits for. Scheduler thread only.
 """
@@ -18,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -32,8 +33,9 @@ logger = logging.getLogger(__name__)
 
 DRAINING, DRAINED = "draining", "drained"
 
-RUNS_PER_STEP = 64
-"""Runs whose unwritten pages are parked in one step."""
+RUNS_AT_ONCE = 16
+HANDLES_AT_ONCE = 1 << 17
+"""Runs that are parked, and handles that are looked at, at a stretch: some tenths of a millisecond."""
 
 CLOSE_S = (10.0, 60.0)
 """Seconds that the first attempt to close the files may take, and each later one."""
@@ -49,7 +51,8 @@ class Drain:
     ready
         Says what else still has files open below the directories, None for nothing.
     closed
-        Called on another thread, once the store's files are closed, to give up whatever else is there.
+        Called on another thread, once the store's files are closed, to give up whatever else is there; returns what
+        stays, None for nothing.
     clock
         Seconds.
 
@@ -58,7 +61,7 @@ class Drain:
     status : str or None
         None before the start, then :data:`DRAINING`, then :data:`DRAINED`.
     reason : str or None
-        What a drain that is not over waits for.
+        What a drain that is not over waits for; then what still keeps the file systems from being unmounted.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Drain:
         mover: Mover,
         *,
         ready: Callable[[], str | None] = lambda: None,
-        closed: Callable[[], None] = lambda: None,
+        closed: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mover = mover
@@ -75,8 +78,12 @@ class Drain:
         self._clock = clock
         self._until = 0.0
         self._phase: Callable[[], str | None] | None = None
+        self._looked = 0
+        """Handles that were looked at."""
         self._parking: list[int] = []
+        """Runs found there."""
         self._unwritten = 0
+        self._still_there: str | None = None
         self._thread: threading.Thread | None = None
         self.status: str | None = None
         self.reason: str | None = None
@@ -84,7 +91,10 @@ class Drain:
     @property
     def unwritten(self) -> int:
         """Pages that are to be written and are not; in the end, those that were not."""
-        return self._unwritten if self.status == DRAINED else self._unwritten + len(self._admitted())
+        if self.status == DRAINED:
+            return self._unwritten
+        mover = self._mover
+        return self._unwritten + max(0, int(mover.table.count[State.DIRTY]) - len(mover.parking))
 
     def start(self, timeout: float) -> None:
         """Begin, with ``timeout`` seconds for what is to be written; a later call can only shorten that."""
@@ -92,21 +102,24 @@ class Drain:
         if self.status is not None:
             self._until = min(self._until, until)
             return
-        assert self._mover.store is not None
-        self.status, self._until = DRAINING, until
-        self._store = LeavingStore(self._mover.store)
-        self._dropped = self._store.rows_dropped
-        self._mover.leave_nvme(cast(PageStore, self._store), NothingMore(self._mover.parking.admission))
+        mover = self._mover
+        assert mover.store is not None
+        store, admission = LeavingStore(mover.store), NothingMore(mover.parking.admission)
+        self._dropped = store.rows_dropped
+        mover.leave_nvme(cast(PageStore, store), admission)
+        self._store, self._until = store, until
         self._phase, self.reason = self._write, "it has only begun"
+        self.status = DRAINING
         logger.info(
             "radixtier: NVMe is being drained: nothing is read from it and nothing new is written to it from now on; "
             "%d pages are still to be written", self.unwritten,
         )  # fmt: skip
 
-    def step(self) -> None:
-        """Go on as far as that is possible now; call it after the mover's tick."""
+    def step(self, seconds: float = 0.0) -> None:
+        """Go on as far as that is possible now, for about so long; call it after the mover's tick."""
         if self._phase is None:
             return
+        self._pause = self._clock() + seconds
         try:
             while self._phase is not None:
                 before = self._phase
@@ -132,32 +145,42 @@ class Drain:
         if self._mover.busy:
             return "transfers have not ended"
         self._mover.writes.clear()
-        table = self._mover.table
-        self._parking = np.unique(table.run[self._admitted()]).tolist()
         self._phase = self._park
         return None
 
-    def _admitted(self) -> Any:
-        """Pages that are to be written, or were, and are in DRAM alone."""
-        table = self._mover.table
-        return np.flatnonzero((table.state == State.DIRTY) & (table.mark & PARKED == 0) & (table.run != NONE))
-
     def _park(self) -> str | None:
         """Let DRAM do with pages that were not written what it does with those that may not be."""
-        mover = self._mover
-        now, self._parking = self._parking[:RUNS_PER_STEP], self._parking[RUNS_PER_STEP:]
-        for run in now:
-            if run not in mover.tree.runs:
-                continue
-            piece = Piece(mover.tree.pages_of(run))
-            admitted = mover.writes.unwritten(piece) & ~mover.table.marked(piece.pages, PARKED)
-            self._unwritten += int(admitted.sum())
-            for part in piece.where(admitted):
-                mover.parking.ask(part)
-        if self._parking:
-            return "pages that were not written are being looked through"
+        table = self._mover.table
+        while self._parking or (self._looked < table.n_handles and table.count[State.DIRTY]):
+            if self._parking:
+                for run in self._parking[:RUNS_AT_ONCE]:
+                    self._park_run(run)
+                del self._parking[:RUNS_AT_ONCE]
+            else:
+                self._parking = self._look()
+            if self._clock() >= self._pause:
+                return "pages that were not written are being looked through"
         self._phase = self._leave
         return None
+
+    def _look(self) -> list[int]:
+        """Return the runs of some pages that are to be written, or were, and are in DRAM alone."""
+        table, first = self._mover.table, self._looked
+        self._looked = end = first + HANDLES_AT_ONCE
+        pages = first + np.flatnonzero(table.state[first:end] == State.DIRTY)
+        runs = table.run[pages[table.mark[pages] & PARKED == 0]]
+        found: list[int] = np.unique(runs[runs != NONE]).tolist()
+        return found
+
+    def _park_run(self, run: int) -> None:
+        mover = self._mover
+        if run not in mover.tree.runs:
+            return
+        piece = Piece(mover.tree.pages_of(run))
+        admitted = mover.writes.unwritten(piece) & ~mover.table.marked(piece.pages, PARKED)
+        self._unwritten += int(admitted.sum())
+        for part in piece.where(admitted):
+            mover.parking.ask(part)
 
     def _leave(self) -> str | None:
         if not self._mover.heat_told:
@@ -178,19 +201,23 @@ class Drain:
             self._phase = None
             return "closing failed in the server, whose log says why"
         self._unwritten += self._store.rows_dropped - self._dropped
+        left = self._still_there
+        now = "its file systems can be unmounted"
+        if left is not None:
+            now = f"its file systems cannot all be unmounted before the server ends, because of {left}"
         self.status, self._phase = DRAINED, None
         logger.info(
-            "radixtier: NVMe is drained, %d pages were not written: its file systems can be unmounted. What is on "
-            "record there comes back when the server is started again", self._unwritten,
+            "radixtier: NVMe is drained, %d pages were not written: %s. What is on record there comes back when the "
+            "server is started again", self._unwritten, now,
         )  # fmt: skip
-        return None
+        return left
 
     def _close(self) -> None:
         seconds = CLOSE_S[0]
         try:
             while not self._store.close(seconds):
                 seconds = CLOSE_S[1]
-            self._closed()
+            self._still_there = self._closed()
         except Exception:
             self._store.gone = False
             logger.exception("radixtier: the files on NVMe cannot be closed")

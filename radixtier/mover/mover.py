@@ -46,7 +46,7 @@ HEAT_S = 60.0
 """How often the store learns which paths were used: what a restart brings back first."""
 
 HEAT_RUNS = 256
-"""Runs told of in one step."""
+"""Runs told of at a stretch, and in one step that has no time to spare."""
 
 FLUSH_SHARE = 0.7
 """Of the time for closing, what write-behind may use up."""
@@ -307,26 +307,34 @@ class Mover:
         self.table.adopt_slots(pages[dirty], slots[dirty], checksums[dirty])
         self._free_slots(slots[~dirty])
 
-    def _tell_heat(self, everything: bool = False) -> None:
-        """Let the store know which runs were used: every :data:`HEAT_S`, :data:`HEAT_RUNS` per step."""
+    def _tell_heat(self, seconds: float) -> None:
+        """Let the store know which runs were used: every :data:`HEAT_S`, some of them, as many as there is time for."""
         touched, store = self.tree.touched, self.store
         now = self._clock()
-        if store is None or not touched or (now - self._heat_told < HEAT_S and not everything):
+        if store is None or not touched or now - self._heat_told < HEAT_S:
             return
-        most = len(touched) if everything else HEAT_RUNS
-        for number in list(islice(touched, most)):
-            used = touched.pop(number)
-            slots = self.table.slot[self.tree.pages_of(number)]
-            stored = slots[slots != NONE].astype(np.int64)
-            if len(stored):
-                store.touch(stored, used)
-        if not touched:
-            self._heat_told = now
+        while True:
+            for number in list(islice(touched, HEAT_RUNS)):
+                self._tell_used(store, number, touched.pop(number))
+            if not touched:
+                self._heat_told = now
+                return
+            if self._clock() - now >= seconds:
+                return
+
+    def _tell_used(self, store: PageStore, run: int, used: float) -> None:
+        slots = self.table.slot[self.tree.pages_of(run)]
+        stored = slots[slots != NONE].astype(np.int64)
+        if len(stored):
+            store.touch(stored, used)
 
     # ---- commits ------------------------------------------------------------------------------------
 
-    def tick(self) -> bool:
-        """Commit what the I/O threads finished and start what can start; True if anything was committed."""
+    def tick(self, spare_s: float = 0.0) -> bool:
+        """Commit what the I/O threads finished and start what can start; True if anything was committed.
+
+        ``spare_s`` is the time in seconds for what could wait as well.
+        """
         done = self._jobs.poll()
         self.promotions.look()
         if self.promotions:
@@ -337,7 +345,7 @@ class Mover:
         if self.store is not None:
             if not self.leaving:
                 self.scrub.step()
-            self._tell_heat()
+            self._tell_heat(spare_s)
         return done
 
     # ---- giving NVMe up -----------------------------------------------------------------------------
@@ -345,9 +353,9 @@ class Mover:
     def leave_nvme(self, store: PageStore, admission: Admission) -> None:
         """Read nothing from NVMe any more, and write only what waits for that; ``store`` stands for the one it had."""
         self.leaving = True
-        self.store, self.parking.admission = store, admission
         self.promotions.close()
         self.writes.roots_first()
+        self.store, self.parking.admission = store, admission
         self._heat_told = -math.inf
 
     @property
@@ -399,7 +407,8 @@ class Mover:
         self._flush(time.monotonic() + FLUSH_SHARE * timeout)
         self._give_up()
         over = self.drain(max(0.0, end - time.monotonic()) / 2)
-        self._tell_heat(everything=True)
+        self._heat_told = -math.inf
+        self._tell_heat(math.inf)
         return self.store.close(max(0.0, end - time.monotonic())) and over
 
     def _flush(self, end: float) -> None:

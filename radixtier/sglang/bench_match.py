@@ -12,6 +12,7 @@ import gc
 import importlib.util
 import json
 import logging
+import os
 import statistics
 import sys
 import time
@@ -239,8 +240,8 @@ def render(report: dict[str, Any]) -> str:
 
 
 def _say(text: str) -> None:
-    """Show progress: one changing line on a terminal, plain lines elsewhere; an empty text ends it."""
-    if sys.stderr.isatty():
+    """Show progress: one changing line on a terminal that can, plain lines elsewhere; an empty text ends it."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR"):
         print(f"\r\x1b[2K{text[:100]}", end="", file=sys.stderr, flush=True)
     elif text:
         print(text, file=sys.stderr, flush=True)

@@ -33,6 +33,7 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_memory, get_schedule, get_serving
 
+from radixtier.control import Pace
 from radixtier.explain import RequestRecord
 from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
 from radixtier.monitor import EventLog, Ticks
@@ -108,6 +109,7 @@ class RadixTierCache(UnifiedRadixCache):
         self.prefill = PrefillWatch()
         self.copies = CopyRate()
         self._last_tick = 0.0
+        self._pace = Pace()
         self._requests: OrderedDict[str, Request] = OrderedDict()
         self._inserting: Request | None = None
         """The request whose tokens go into the tree at the moment."""
@@ -598,15 +600,20 @@ class RadixTierCache(UnifiedRadixCache):
         """Once per scheduler step: reap transfers, commit I/O, make room, and let I/O threads run."""
         super().check_hicache_events()
         began = time.monotonic()
+        idle = self._idle and not self._requests
+        spare_s = self._pace.step(idle)
         self.waiting.step()
-        self.mover.tick()
-        self.draining.step()
+        self.mover.tick(spare_s)
+        self.draining.step(spare_s)
         self._make_room()
         self._restore_some()
         self._staging.step()
         self.steering.step()
+        before = time.monotonic()
         if self.control is not None:
-            self.control.step()
+            self.control.step(spare_s, idle)
+        if idle:
+            began += time.monotonic() - before  # That took nobody's time.
         self.ahead.step(self._idle and self._restoration is None)
         if self.recording is not None:
             self.recording.step()

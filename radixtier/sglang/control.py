@@ -1,20 +1,22 @@
 """The control endpoint of one scheduler process: opens it, and carries commands out in the scheduler's tick.
 
 Owns the desk and the server; while NVMe is being drained also a second server, since a socket on a drive keeps that
-from being unmounted. Commands are carried out on the scheduler thread, a few per tick. Scheduler thread only, but for
-:meth:`Control.move`.
+from being unmounted. Commands are carried out on the scheduler thread, a few per tick; questions about the tree get the
+time that the step has for them. Scheduler thread only, but for :meth:`Control.move`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from radixtier.control import (
     Address,
+    Clerk,
     Command,
     ControlServer,
     Desk,
@@ -32,7 +34,6 @@ from radixtier.control.runtime import runtime_directory, runtime_socket
 from radixtier.control.sources import Source
 from radixtier.explain.render import node_json, request_json
 from radixtier.sglang.rows import NodeRows
-from radixtier.sglang.state import read_state
 from radixtier.units import BadValue
 
 logger = logging.getLogger(__name__)
@@ -46,12 +47,16 @@ class Control:
         self._key = key
         self._desk = Desk()
         self._rows = NodeRows(cache)
-        self._since = time.time()
+        self._clerk = Clerk(self._desk, self._page, self._handle)
+        self._lock = threading.Lock()
+        """Of the servers: a drain moves on a thread of its own."""
         self._server: ControlServer | None = None
         self._later: ControlServer | None = None
         """Where the endpoint goes on once its socket has to go."""
-        self._device = device_of(os.path.dirname(address.path)) if address.path else None
-        """The file system that its socket lies on."""
+        devices = cache.draining.devices
+        self._on_drive = bool(address.path) and device_of(os.path.dirname(address.path)) in devices
+        """Whether its socket keeps a drive from being unmounted."""
+        self._elsewhere = _elsewhere(devices) if self._on_drive else None
         try:
             self._server = self._open(address)
         except BadValue as error:
@@ -70,45 +75,59 @@ class Control:
 
     @property
     def address_later(self) -> Address | None:
-        """Where it will listen when a drain is over."""
-        return self.address if self._later is None else self._later.address
+        """Where it listens once NVMe is drained."""
+        with self._lock:
+            if self._server is None:
+                return None
+            if self._later is not None:
+                return self._later.address
+            return self._server.address if self._elsewhere is None else self._elsewhere
 
-    def step(self) -> None:
-        """Carry out some of what was asked."""
-        if self._desk.pending:
-            self._desk.serve(self._handle)
+    def step(self, seconds: float, idle: bool) -> None:
+        """Carry out some of what was asked, for about so long; see :class:`~radixtier.control.clerk.Clerk`."""
+        self._clerk.step(seconds, idle)
 
     def close(self) -> None:
         """Stop listening."""
-        servers, self._server, self._later = (self._server, self._later), None, None
+        with self._lock:
+            servers, self._server, self._later = (self._server, self._later), None, None
         for server in servers:
             if server is not None:
                 server.close()
 
     # ---- while NVMe is drained ----------------------------------------------------------------------
 
-    def prepare_to_move(self, devices: Collection[int]) -> None:
-        """Listen elsewhere as well if the socket lies on one of these file systems, and another place does not."""
-        elsewhere = device_of(os.path.dirname(runtime_directory()))
-        if self._server is None or self._device not in devices or elsewhere is None or elsewhere in devices:
+    def prepare_to_move(self) -> None:
+        """Listen elsewhere as well if the socket lies on a drive and another place does not; never raises."""
+        if self._server is None or self._later is not None or self._elsewhere is None:
             return
-        address = Address(path=runtime_socket(os.getpid()))
         try:
-            self._later = self._open(address)
-        except BadValue as error:
+            later = self._open(self._elsewhere)
+        except Exception as error:  # no reason not to drain
             logger.warning(
                 "radixtier: the control endpoint stays at %s, whose file system cannot be unmounted before the server "
-                "ends: there is none to be had at %s: %s", self.address, address, error,
+                "ends: there is none to be had at %s: %s", self._server.address, self._elsewhere, error,
             )  # fmt: skip
-        else:
-            logger.info("radixtier: when NVMe is drained, the control endpoint is at %s", address)
+            self._elsewhere = None
+            return
+        logger.info("radixtier: when NVMe is drained, the control endpoint is at %s", later.address)
+        with self._lock:
+            self._later = later
 
-    def move(self) -> None:
-        """Give up the socket on the drive; takes some seconds, and may be called on any thread."""
-        server, later = self._server, self._later
-        if server is not None and later is not None:
-            self._server, self._later = later, None
-            server.leave()
+    def move(self) -> str | None:
+        """Give up the socket on the drive; takes some seconds, and may be called on any thread.
+
+        Returns what is left there, None for nothing.
+        """
+        with self._lock:
+            server, later = self._server, self._later
+            if server is None or not self._on_drive:
+                return None
+            if later is None:
+                return f"the socket of the control endpoint, {server.address.path}"
+            self._server, self._later, self._elsewhere, self._on_drive = later, None, None, False
+        server.leave()
+        return None
 
     # ---- answers on the threads of the server -------------------------------------------------------
 
@@ -138,12 +157,15 @@ class Control:
             runs = list(dict.fromkeys(cache.mover.table.run[path].tolist()))
             return {"nodes": [node_json(cache.explain.node(run)) for run in runs if run in cache.mover.tree.runs]}
         if isinstance(command, ListNodes):
-            now = time.monotonic()
-            return self._rows.page(command.after, command.limit, now, time.time() - now)
+            return self._page(command.after, command.limit)
         if isinstance(command, Drain):
             return cache.draining.start(command.timeout_s)
         assert isinstance(command, ReadState)
-        return read_state(cache, self._since)
+        return cache.figures.read()
+
+    def _page(self, after: int, limit: int) -> Mapping[str, Any]:
+        now = time.monotonic()
+        return self._rows.page(after, limit, now, time.time() - now)
 
     def _requests(self, command: ExplainRequests) -> list[Any]:
         history = self._cache.explain.history
@@ -153,6 +175,12 @@ class Control:
         if record is None:
             raise Refusal(404, f"request {command.rid} is not known: it has not ended, or too many came after it")
         return [record]
+
+
+def _elsewhere(devices: Collection[int]) -> Address | None:
+    """Return an address that is on none of these file systems, None where there is none."""
+    device = device_of(os.path.dirname(runtime_directory()))
+    return None if device is None or device in devices else Address(path=runtime_socket(os.getpid()))
 
 
 def device_of(directory: str) -> int | None:

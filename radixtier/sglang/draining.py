@@ -2,7 +2,7 @@
 
 Owns the drain of one cache. The store's files are closed by :class:`~radixtier.mover.draining.Drain`; besides, the
 journals may still be read for what an earlier run stored, and the control endpoint's own socket keeps a file system
-from being unmounted. Scheduler thread only.
+from being unmounted, as does a recording of the load that lies there. Scheduler thread only.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from radixtier.control import Refusal
-from radixtier.mover.draining import DRAINED, Drain
+from radixtier.mover.draining import Drain
 from radixtier.sglang.control import device_of
 
 
 class Draining:
-    """The drain of ``cache``, from :meth:`start` on."""
+    """The drain of ``cache``, from :meth:`start` on.
+
+    Attributes
+    ----------
+    devices : frozenset of int
+        The file systems of the directories.
+    """
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
@@ -24,7 +30,8 @@ class Draining:
         store = cache.mover.store
         self._directories = [] if store is None else [str(drive.directory) for drive in store.health()]
         # Asked for now, since a drive that hangs would not answer later.
-        self._devices = {device for each in self._directories if (device := device_of(each)) is not None}
+        found = map(device_of, self._directories)
+        self.devices = frozenset(device for device in found if device is not None)
 
     @property
     def status(self) -> str | None:
@@ -39,20 +46,20 @@ class Draining:
         Refusal
             Where there is nothing to drain.
         """
-        cache = self._cache
-        control = cache.control
         if not self._directories:
             raise Refusal(409, "this server has no NVMe tier; nothing of it is open on a drive")
-        if self._drain is None:
+        if self._drain is not None:
+            self._drain.start(timeout)
+            return self._to_json()
+        cache = self._cache
+        if cache.control is not None:
+            cache.control.prepare_to_move()
+        drain = Drain(cache.mover, ready=self._reading, closed=self._closed)
+        drain.start(timeout)
+        self._drain, self._restoration = drain, cache._restoration
+        if self._restoration is not None:
             # What is not back yet stays on record.
-            self._restoration = cache._restoration
-            if self._restoration is not None:
-                self._restoration.abandon()
-            if control is not None:
-                control.prepare_to_move(self._devices)
-            closed = (lambda: None) if control is None else control.move
-            self._drain = Drain(cache.mover, ready=self._reading, closed=closed)
-        self._drain.start(timeout)
+            self._restoration.abandon()
         return self._to_json()
 
     def _reading(self) -> str | None:
@@ -60,10 +67,18 @@ class Draining:
             return None
         return "the journals are still being read"
 
-    def step(self) -> None:
-        """Go on as far as that is possible now."""
+    def _closed(self) -> str | None:
+        """Give up what else is there, and tell what stays; on the thread of the drain."""
+        control, recording = self._cache.control, self._cache.recording
+        left = [] if control is None else [control.move()]
+        if recording is not None and not recording.over and device_of(str(recording.file.parent)) in self.devices:
+            left.append(f"the recording of the load, {recording.file}")
+        return " and ".join(what for what in left if what is not None) or None
+
+    def step(self, seconds: float) -> None:
+        """Go on as far as that is possible now, for about so long."""
         if self._drain is not None:
-            self._drain.step()
+            self._drain.step(seconds)
 
     def _to_json(self) -> dict[str, Any]:
         drain, control = self._drain, self._cache.control
@@ -73,6 +88,6 @@ class Draining:
             "status": drain.status,
             "unwritten_pages": drain.unwritten,
             "directories": self._directories,
-            "reason": None if drain.status == DRAINED else drain.reason,
+            "reason": drain.reason,
             "control": None if address is None else str(address),
         }

@@ -28,6 +28,6 @@ def _publisher() -> Publisher | None:
         return None
     try:
         return Prometheus(model_name=get_serving().served_model_name, tp_rank=get_parallel().tp_rank)
-    except Exception as error:  # neither a missing package nor a full disk is a reason not to serve
+    except Exception as error:  # a missing package, or no place for its files: no reason not to serve
         logger.warning("radixtier: none of our series will be at /metrics: %s: %s", type(error).__name__, error)
         return None

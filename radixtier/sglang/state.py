@@ -30,12 +30,6 @@ KINDS = ("read", "write", "verify")
 """Of transfers between DRAM and NVMe."""
 
 
-def read_state(cache: Any, since: float) -> dict[str, Any]:
-    """Return the figures as plain data, for a cache that serves since ``since`` (Unix seconds)."""
-    figures: dict[str, Any] = cache.figures.read() | {"started": since}
-    return figures
-
-
 class StateReader:
     """Reads the figures of one cache, from the moment on when it is built.
 
@@ -65,7 +59,7 @@ class StateReader:
     def read(self) -> dict[str, Any]:
         """Return the figures of now, as plain data that nobody else holds."""
         cache, mover = self._cache, self._cache.mover
-        draining = getattr(cache, "draining", None)
+        control = None if cache.control is None else cache.control.address_later
         store = mover.store
         stats = None if store is None else store.stats()
         drives = [] if store is None else store.health()
@@ -103,7 +97,8 @@ class StateReader:
             },
             "counters": mover.stats.to_json(),
             "parked_pages": len(mover.parking),
-            "nvme_drained": None if draining is None else draining.status,
+            "control": None if control is None else str(control),
+            "nvme_drained": cache.draining.status,
         }  # fmt: skip
         return state | {"health": self._health.look(state, now)}
 

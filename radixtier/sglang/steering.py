@@ -209,6 +209,8 @@ class Steering:
         tier = Tier.NVME if hint.kind is Kind.RETAIN else hint.tier
         if tier is Tier.NVME and self._mover.store is None:
             return hint.rejected("this server has no NVMe tier", asked)
+        if tier is Tier.NVME and self._mover.leaving:
+            return hint.rejected("NVMe is drained", asked)
         now = time.monotonic()
         self._settle_pins(now)
         runs = list(dict.fromkeys(self._mover.table.run[span].tolist()))

@@ -75,6 +75,8 @@ class Drive:
             post=lambda finding, slots: post(self, finding, slots), figures=figures,
         )  # fmt: skip
         self._closed = False
+        self._stuck = False
+        """Whether it was said that a transfer does not end."""
 
     def _journal_rows(self, volume: Volume) -> None:
         self.rows: Ints = np.empty((0, 2), dtype=np.int64)
@@ -157,9 +159,11 @@ class Drive:
         over = self.transfers.join(timeout)
         over &= self.keeper.join(max(0.0, end - time.monotonic()))
         if not over:
-            logger.error(
-                "radixtier: a transfer on %s is stuck: it stays open until the process ends", self.volume.slab.path
-            )
+            if not self._stuck:
+                logger.error(
+                    "radixtier: a transfer on %s is stuck: it stays open until the process ends", self.volume.slab.path
+                )
+            self._stuck = True
         elif not self._closed:
             self.volume.close()
             self._closed = True

@@ -64,12 +64,13 @@ def as_lines(server: Server) -> Iterator[str]:
 
 def as_shell(server: Server, reasons: Sequence[Finding], asked: Sequence[str]) -> str:
     """Return a script that starts the server; its own arguments are added to the server's."""
-    lines = ["#!/bin/sh", f"# Printed by: {shlex.join(('radixtier', 'suggest', *asked))}"]
-    lines += [
-        "# PYTHON names the interpreter that has SGLang. More arguments of the server may follow.",
+    lines = [
+        "#!/bin/sh",
+        _comment(f"Printed by: {shlex.join(('radixtier', 'suggest', *asked))}"),
+        _comment("PYTHON names the interpreter that has SGLang. More arguments of the server may follow."),
         *_why(reasons),
+        "set -eu",
     ]
-    lines += ["set -eu"]
     if server.make:
         lines.append(f"mkdir -m 700 -p {shlex.join(server.make)}")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in server.environment]
@@ -81,13 +82,15 @@ def as_shell(server: Server, reasons: Sequence[Finding], asked: Sequence[str]) -
 def as_yaml(server: Server, reasons: Sequence[Finding], asked: Sequence[str]) -> str:
     """Return a file for SGLang's ``--config``; how to start with it is in its first lines."""
     variables = "".join(f"{name}={shlex.quote(value)} " for name, value in server.environment)
-    lines = [f"# Printed by: {shlex.join(('radixtier', 'suggest', *asked))}"]
-    lines += [f"# mkdir -m 700 -p {shlex.join(server.make)}"] if server.make else []
-    lines += [f"# {variables}python3 {' '.join(module(server))} --config THIS_FILE", *_why(reasons)]
+    lines = [_comment(f"Printed by: {shlex.join(('radixtier', 'suggest', *asked))}")]
+    lines += [_comment(f"mkdir -m 700 -p {shlex.join(server.make)}")] if server.make else []
+    lines += [_comment(f"{variables}python3 {' '.join(module(server))} --config THIS_FILE"), *_why(reasons)]
     content: dict[str, Any] = {}
     for name, values in flags(server).items():
         content[name.removeprefix("--")] = list(values) if name == "--radix-tier-nvme-path" else _single(values)
-    return "\n".join(lines) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    # A line break of Unicode is taken for one inside quotes as well, unless it is escaped.
+    plain = all(map(str.isprintable, argv(server)))
+    return "\n".join(lines) + "\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=plain)
 
 
 def as_json(server: Server) -> dict[str, Any]:
@@ -122,7 +125,12 @@ def _single(values: Sequence[str]) -> Any:
 
 
 def _why(reasons: Sequence[Finding]) -> list[str]:
-    return [f"#   {found.topic}: {found.found}".replace("\n", " ") for found in reasons]
+    return [_comment(f"  {found.topic}: {found.found}") for found in reasons]
+
+
+def _comment(text: str) -> str:
+    """Write a comment; what follows a line break in a path would be taken for a command or a setting."""
+    return "# " + "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _size(size: Size) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from radixtier.io.trial import try_posix
 from radixtier.machine import directory_fault, file_system_type
+from radixtier.suggest.mounts import MOUNTS, Mount, read_mounts, rooms
 from radixtier.tools.drive import check_directory, check_file_system
 from radixtier.tools.findings import Finding
 from radixtier.tools.holders import lock_holders
@@ -27,7 +28,6 @@ WORTH_NAMING = 16 << 30
 """Free bytes below which another drive is not mentioned."""
 
 _SYS = Path("/sys")
-_MOUNTS = Path("/proc/self/mountinfo")
 
 
 class Directory(NamedTuple):
@@ -90,7 +90,7 @@ def rotates(path: str, sys: Path = _SYS) -> bool:
     return disk is not None and not disk.name.startswith(("vd", "nbd")) and _text(disk / "queue" / "rotational") == "1"
 
 
-def other_drives(given: Sequence[str], mounts: Path = _MOUNTS, sys: Path = _SYS) -> Iterator[str]:
+def other_drives(given: Sequence[str], mounts: Path = MOUNTS, sys: Path = _SYS) -> Iterator[str]:
     """Describe local drives that are none of the given directories': those mounted, then NVMe drives that are not.
 
     Parameters
@@ -101,31 +101,35 @@ def other_drives(given: Sequence[str], mounts: Path = _MOUNTS, sys: Path = _SYS)
         The kernel's list of mounts, and where sysfs is mounted.
     """
     named = {os.stat(path).st_dev for path in given}
-    mounted: set[str] = set()
-    for line in mounts.read_text().splitlines():
-        head, _, tail = line.partition(" - ")
-        number, where = head.split()[2], head.split()[4].encode().decode("unicode_escape")
-        kind, source = tail.split()[:2]
-        disk = _of_mount(number, source, sys)
-        if disk is None or disk.name in mounted:
+    mounted: dict[str, tuple[Path, Mount]] = {}
+    for mount in read_mounts(mounts):
+        disk = _of_mount(mount, sys)
+        if disk is not None:
+            mounted.setdefault(disk.name, (disk, mount))
+    found = rooms([mount.place for _, mount in mounted.values() if mount.kind in LOCAL])
+    for disk, mount in mounted.values():
+        room = found.get(mount.place)
+        if room is None or room.device in named or room.read_only or room.free < WORTH_NAMING:
             continue
-        mounted.add(disk.name)
-        if kind not in LOCAL or not os.path.isdir(where) or os.stat(where).st_dev in named:
-            continue
-        free = shutil.disk_usage(where).free
-        if free >= WORTH_NAMING and not os.statvfs(where).f_flag & os.ST_RDONLY:
-            yield f"{where} ({kind} on {_described(disk)}, {format_bytes(free)} free)"
+        yield f"{_shown(mount.place)} ({mount.kind} on {_described(disk)}, {format_bytes(room.free)} free)"
     for disk in sorted((sys / "block").glob("nvme*")):
         if disk.name not in mounted and not any((disk / "holders").glob("*")):
             yield f"{_described(disk)}, which is not mounted here"
 
 
-def _of_mount(number: str, source: str, sys: Path) -> Path | None:
-    """Return the disk of a line of the kernel's list; some file systems number themselves, not their device."""
-    if not source.startswith("/dev/"):
+def _of_mount(mount: Mount, sys: Path) -> Path | None:
+    """Return the disk of a mount; some file systems number themselves, not their device."""
+    if not mount.source.startswith("/dev/"):
         return None
-    nodes = (sys / "class" / "block" / os.path.basename(os.path.realpath(source)), sys / "dev" / "block" / number)
+    device = os.path.basename(os.path.realpath(mount.source))
+    nodes = (sys / "class" / "block" / device, sys / "dev" / "block" / mount.number)
     return next((_whole(node) for node in nodes if node.exists()), None)
+
+
+def _shown(place: str) -> str:
+    """Write the name of a place, which may have any bytes, for a reader."""
+    text = os.fsencode(place).decode(errors="replace")
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _disk(path: str, sys: Path) -> Path | None:

@@ -492,3 +492,8 @@ class Server:
     def prompt(self, n_pages: int, seed: int) -> list[int]:
         """A prompt of its own, ``n_pages`` long."""
         return np.random.default_rng(seed).integers(1, 1 << 20, n_pages * PAGE).tolist()
+
+
+def counted(store) -> dict[str, float]:
+    """Return the figures of a store, without the one that grows while nothing happens."""
+    return {name: value for name, value in store.stats().items() if name != "journal_lag_seconds"}

@@ -18,7 +18,6 @@ from radixtier.monitor.series import SERIES
 from radixtier.policy.admission import AdmitAll
 from radixtier.policy.write_budget import Budgeted, WriteBudget
 from radixtier.sglang.rolling import PART, PARTS_AT_ONCE, RollingCount
-from radixtier.sglang.state import read_state
 
 
 def state_of(server) -> dict:
@@ -34,13 +33,13 @@ def test_a_state_has_what_the_contract_says(server) -> None:
     state = state_of(server)
     assert {
         "version", "sglang", "model", "started", "now", "requests", "io", "journal", "tick", "promotions", "health",
-        "nvme_drained", "tiers", "pages", "store", "wear", "counters", "pins", "estimates", "policies",
+        "control", "nvme_drained", "tiers", "pages", "store", "wear", "counters", "pins", "estimates", "policies",
     } <= set(state)  # fmt: skip
     assert (state["version"], state["sglang"]) == ("0.1.0", "0.5.23")
     assert state["started"] <= state["now"]
     assert set(state["requests"]["computed_because"]) == {reason.value for reason in Reason}
     assert state["health"] == {"status": "ok", "reasons": []} and state["nvme_drained"] is None
-    assert read_state(server.cache, 5.0)["started"] == 5.0
+    assert state["control"] is None
 
 
 def test_every_series_is_read_from_a_real_state(make_server, clock) -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from harness import counted
 
 from radixtier.explain import History
 from radixtier.mover import ahead
@@ -281,14 +282,14 @@ def test_c28_misses_cost_nothing(make_server) -> None:
     server = make_server(hbm=8, dram=8, nvme=64)
     for seed in range(4):
         bring_to_dram(server, server.prompt(2, seed))
-    before = (vars(server.cache.mover.stats).copy(), server.table.epoch, server.store.stats())
+    before = (vars(server.cache.mover.stats).copy(), server.table.epoch, counted(server.store))
     for seed in range(1000):
         request = server.request(server.prompt(2, 10_000 + seed))
         server.arrive(request)
         assert server.cache.check_prefetch_progress(request.handle)
         assert server.match(request).host_hit_length == 0
         server.abort(request)
-    assert (vars(server.cache.mover.stats), server.table.epoch, server.store.stats()) == before
+    assert (vars(server.cache.mover.stats), server.table.epoch, counted(server.store)) == before
 
 
 def test_c29_a_chunked_prompt_counts_once_and_comes_back(make_server) -> None:

@@ -113,6 +113,24 @@ def test_what_is_not_known_is_refused(asked) -> None:
     assert refused.value.status == 401
 
 
+def test_questions_that_an_idle_scheduler_answers_take_nobodys_time(asked) -> None:
+    server, ask = asked
+    server.serve(server.prompt(4, 1))
+    server.settle()
+    control = server.cache.control
+    real = control.step
+
+    def slow(seconds: float, idle: bool) -> None:
+        real(seconds, idle)
+        server.clock.advance(3.0)
+
+    control.step = slow
+    before = ask("state")["tick"]["seconds"]
+    assert ask("state")["tick"]["seconds"] - before < 3.0
+    server.arrive(server.request(server.prompt(4, 2)))
+    assert ask("state") and ask("state")["tick"]["seconds"] - before >= 3.0
+
+
 def test_stop_closes_the_endpoint(asked) -> None:
     server, _ = asked
     address = server.cache.control.address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import PAGE, Moody, SecondUse
+from harness import PAGE, Moody, SecondUse, counted
 
 from radixtier.policy.admission import AdmitAll
 from radixtier.policy.eviction import NAMES
@@ -109,7 +109,7 @@ def test_c28_misses_cost_nothing(make_server, clock, eviction, admission) -> Non
     cache = server.cache
 
     def figures():
-        return cache.mover.stats.to_json(), server.table.epoch, server.store.stats(), len(cache.mover.tree.order)
+        return cache.mover.stats.to_json(), server.table.epoch, counted(server.store), len(cache.mover.tree.order)
 
     before = figures()
     for seed in range(300):

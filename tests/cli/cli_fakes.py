@@ -45,6 +45,7 @@ def state(**changes: Any) -> dict[str, Any]:
             "bytes_per_day": 402 * GIB,
             "budget_bytes_per_day": 500 * GIB,
             "budget_bytes_left": 17 * GIB,
+            "budget_bytes_most": 20 * GIB,
             "rated_life_used": 0.0042,
             "worn_out": "2041-05-03T00:00:00+00:00",
         },

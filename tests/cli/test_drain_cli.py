@@ -57,6 +57,16 @@ def test_what_was_not_written_is_told(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\n1 page had not been written;" in capsys.readouterr().out
 
 
+def test_what_is_still_there_is_told_in_the_place_of_the_good_news(capsys: pytest.CaptureFixture[str]) -> None:
+    left = "the socket of the control endpoint, /mnt/nvme0/kv/radixtier.sock"
+    found = {"status": "drained", "unwritten_pages": 0, "directories": DIRECTORIES, "reason": left}
+    assert run(lambda _: (200, found))[0] == 1
+    out = capsys.readouterr().out
+    assert "drained: the store in /mnt/nvme0/kv, /mnt/nvme1/kv is closed\n" in out
+    assert f"until the server ends, its file system cannot be unmounted because of {left}\n" in out
+    assert "nothing of the server is open" not in out
+
+
 def test_a_control_endpoint_that_moves_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drained = {"status": "drained", "unwritten_pages": 0, "directories": DIRECTORIES}
     moved, same = "unix:/run/user/1/radixtier/17.sock", f"unix:{tmp_path}/c.sock"

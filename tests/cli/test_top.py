@@ -216,6 +216,19 @@ def test_a_server_that_stops_is_told_and_comes_back(tmp_path: Path) -> None:
             assert window.end() == 0
 
 
+def test_a_server_whose_socket_moves_is_followed(tmp_path: Path) -> None:
+    before, after = tmp_path / "before.sock", tmp_path / "after.sock"
+    moving = fakes.Script.well()
+    moving.answers["/radix_tier/state"] = (200, fakes.state(control=f"unix:{after}"))
+    with fakes.endpoint(moving, before) as address, terminal(address) as window:
+        window.until("hottest")
+        before.unlink()
+        with fakes.endpoint(fakes.Script({"/radix_tier/state": (200, fakes.state(model="Another"))}), after):
+            window.until("Another")
+            window.type("q")
+            assert window.end() == 0
+
+
 def test_colours_are_left_out(address: str) -> None:
     with terminal(address, NO_COLOR="1") as window:
         window.until("every 0.2 s")

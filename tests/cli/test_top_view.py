@@ -32,6 +32,14 @@ def test_the_tiers_show_tokens_and_bytes() -> None:
     assert "38 %  3.2M of 8.4M     401.0 GiB of 1.0 TiB" in lines["NVMe"], "bytes on disk, journal included"
 
 
+def test_what_may_be_written_at_once_is_not_called_the_rest_of_the_day() -> None:
+    lines = {line.split()[0]: line.strip() for line in drawn(picture()).splitlines() if line.strip()}
+    assert lines["budget"] == "budget  500.0 GiB a day; 17.0 GiB of at most 20.0 GiB saved up"
+    assert lines["wear"] == "wear    402.0 GiB a day; 0.42 % worn, end 2041-05; 911.0 GiB written"
+    without = fakes.state(wear={"bytes_written": 0, "budget_bytes_per_day": None})
+    assert "budget" not in drawn(picture(without))
+
+
 def test_the_split_is_that_of_the_last_minute() -> None:
     history = fakes.history(120)
     rates = {"hbm": 300.0, "dram": 200.0, "nvme": 400.0, "computed": 100.0}
@@ -141,7 +149,8 @@ def test_no_answer_breaks_the_window(
         (form.count(4_560_000), "4.6M"),
         (form.count(0.25), "0.2"),
         (form.count(None), "-"),
-        (form.count(True), "-"),
+        (form.count("12"), "-"),
+        (form.count(10**400), "-"),
         (form.count(float("nan")), "-"),
         (form.speed(1.21e9), "1.21 GB/s"),
         (form.speed(0), "0 B/s"),

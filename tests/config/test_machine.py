@@ -103,7 +103,14 @@ def test_files_of_stores_count_as_free(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/x", "ext4"), ("/data/kv", "xfs"), ("/database", "ext4"), ("/data/fast/kv", "tmpfs"), ("/my disk/kv", "btrfs")],
+    [
+        ("/x", "ext4"),
+        ("/data/kv", "xfs"),
+        ("/database", "ext4"),
+        ("/data/fast/kv", "tmpfs"),
+        ("/my disk/kv", "btrfs"),
+        ("/März/kv", "jfs"),
+    ],
 )
 def test_the_type_of_a_file_system(tmp_path: Path, path: str, kind: str) -> None:
     info = tmp_path / "mountinfo"
@@ -113,7 +120,10 @@ def test_the_type_of_a_file_system(tmp_path: Path, path: str, kind: str) -> None
         "32 31 0:40 / /data/fast rw - ext4 /dev/nvme1n1 rw\n"
         "33 32 0:41 / /data/fast rw - tmpfs none rw\n"
         "34 22 0:42 / /my\\040disk rw - btrfs /dev/sdb rw\n"
+        "35 22 0:43 / /März rw - jfs /dev/sdc rw\n"
     )
+    with info.open("ab") as more:
+        more.write(b"36 22 0:44 / /\xff rw - xfs /dev/sdd rw\nnot a mount\n")
     assert file_system_type(path, info) == kind
     assert file_system_type(path, tmp_path / "absent") == "unknown"
 

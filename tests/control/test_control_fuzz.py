@@ -42,6 +42,7 @@ from radixtier.control import (
     ListNodes,
     ReadEvents,
     ReadHistory,
+    ReadRows,
     Refusal,
     Rows,
 )
@@ -69,8 +70,8 @@ def state() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rows(command: ListNodes) -> Rows:
-    node = np.arange(command.after + 1, min(command.after + 1 + command.limit, 50))
+def rows(after: int, limit: int) -> Rows:
+    node = np.arange(after + 1, min(after + 1 + limit, 50))
     some = np.full(len(node), 16)
     none = np.full(len(node), np.nan)
     return Rows(node, node // 2 - 1, some * 0, some, some, some, some, some * 0, none, some, none)
@@ -86,10 +87,12 @@ def script(command: Command) -> Mapping[str, Any]:
         return {"requests": [request_json(RequestRecord("r1", prompt_tokens=64, hbm=60))] * min(3, command.limit)}
     if isinstance(command, ExplainNode):
         return {"nodes": [node_json(NodeReport(4, tokens=64, places={"HBM": 64}))]}
-    if isinstance(command, ListNodes):
-        found = rows(command)
+    if isinstance(command, (ListNodes, ReadRows)):
+        limit = command.limit if isinstance(command, ListNodes) else 20
+        found = rows(command.after, limit)
+        what = {"rows": found} if isinstance(command, ListNodes) else {"parts": [found]}
         more = len(found) and int(found.node[-1]) < 49
-        return {"rows": found, "next": int(found.node[-1]) if more else None, "total": 50}
+        return what | {"next": int(found.node[-1]) if more else None, "total": 50}
     if isinstance(command, Drain):
         return {"status": "draining", "unwritten_pages": 3, "directories": ["/a"], "reason": "x", "control": None}
     return state()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 
 pytest.importorskip("sglang")
 
-from drain_rig import SIZES, ask
+from drain_rig import SIZES, WAIT_S, ask
 from harness import PAGE, Server
 
 from radixtier.control import Address
-from radixtier.control.client import ControlError
+from radixtier.control import clerk as clerk_module
+from radixtier.control import pace as pace_module
+from radixtier.control.client import ControlClient, ControlError
 from radixtier.policy.hints import Kind
 from radixtier.sglang import rows as rows_module
 
@@ -133,6 +137,35 @@ def test_a_page_is_bounded_in_pages_of_kv_and_in_nodes_that_are_gone(
     second = ask(server, "nodes", 0, 1)
     assert (second["nodes"], second["next"]) == ([], 3)
     assert [row["node"] for row in every(server, 1)] == [0, 7]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_one_step_of_an_idle_scheduler_reads_the_whole_tree(
+    make_server, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    monkeypatch.setattr(clerk_module, "PAGE_ROWS", 2)
+    monkeypatch.setattr(pace_module, "IDLE_S", WAIT_S)
+    monkeypatch.setattr(pace_module, "LEAST_S", 0.0)
+    monkeypatch.setattr(pace_module, "SHARE", 0.0)
+    server = make_server()
+    for seed in range(8):
+        server.serve(server.prompt(2, seed))
+        server.settle()
+    request = server.request(server.prompt(2, 9))
+    if waits:
+        server.arrive(request)
+    control = server.cache.control
+    steps = 0
+    with ThreadPoolExecutor() as pool:
+        tree = pool.submit(ControlClient(control.address).tree)
+        end = time.monotonic() + WAIT_S
+        while not tree.done():
+            assert time.monotonic() < end
+            if control._desk.pending:
+                server.events()
+                steps += 1
+    assert tree.result()["total_nodes"] == 8
+    assert steps == (4 if waits else 1), "with somebody waiting, a page per step"
 
 
 def test_an_empty_cache_and_one_that_was_flushed(make_server) -> None:

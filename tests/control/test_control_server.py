@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ import threading
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,6 +171,37 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> Non
     assert path.read_text() == "not a socket"
     with pytest.raises(BadValue, match="cannot listen there: No such file"):
         ControlServer(Address(path=str(tmp_path / "no" / "x.sock")), Desk())
+
+
+def test_a_lock_that_another_server_holds_for_a_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = Address(path=str(tmp_path / "c"))
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(BadValue, match="another process holds a lock"):
+        ControlServer(address, Desk())
+    let_go = SimpleNamespace(sleep=lambda _: fcntl.flock(other, fcntl.LOCK_UN))
+    monkeypatch.setattr("radixtier.control.sockets.time", let_go)
+    ControlServer(address, Desk()).close()
+    os.close(other)
+
+
+def test_without_a_thread_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread:
+        def __init__(self, **_: Any) -> None: ...
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    address, before = Address(path=str(tmp_path / "c")), len(os.listdir("/proc/self/fd"))
+    lacking = SimpleNamespace(Thread=NoThread, Semaphore=threading.Semaphore, Lock=threading.Lock)
+    with monkeypatch.context() as patch:
+        patch.setattr(server_module, "threading", lacking)
+        with pytest.raises(BadValue, match="no more threads"):
+            ControlServer(address, Desk())
+    assert os.listdir(tmp_path) == [] and len(os.listdir("/proc/self/fd")) == before
+    ControlServer(address, Desk()).close()
 
 
 def test_closing_leaves_the_socket_of_a_successor_alone(tmp_path: Path) -> None:

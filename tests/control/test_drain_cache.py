@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 import tempfile
+import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,10 @@ pytest.importorskip("sglang")
 
 from drain_rig import SIZES, WAIT_S, ask, drain, open_below, until_status
 
-from radixtier.control import Address, Refusal
+from radixtier.control import Address, Refusal, Target
 from radixtier.control.client import ControlClient, ControlError
 from radixtier.explain import Reason
-from radixtier.policy.hints import Kind
+from radixtier.policy.hints import Kind, read_hint
 from radixtier.policy.promotion import Why
 from radixtier.tree.residency import PARKED, State
 
@@ -191,11 +193,6 @@ def test_hints_go_on(make_server) -> None:
     server = make_server()
     prompts = stored(server, 3)
     drain(server)
-    from array import array
-
-    from radixtier.control import Target
-    from radixtier.policy.hints import read_hint
-
     path = server.cache.steering.path_of(Target(array("q", prompts[0])))
     for kind in Kind:
         outcome = server.cache.steering.carry_out(read_hint(kind, "", {}), path)
@@ -294,6 +291,18 @@ def test_a_drive_that_hangs_keeps_it_draining(make_server) -> None:
     assert hits(restarted(make_server, server), prompts) == [16] * 4
 
 
+def test_a_transfer_that_is_stuck_is_told_once(make_server, caplog: pytest.LogCaptureFixture) -> None:
+    server = make_server()
+    held = server.engine.hold("write")
+    server.serve(server.prompt(4, 100))
+    server.settle_transfers()
+    assert held.wait()
+    assert [server.store.close(0.05) for _ in range(3)] == [False] * 3
+    assert caplog.text.count("is stuck: it stays open") == 1
+    held.release()
+    assert server.store.close(WAIT_S)
+
+
 def test_what_the_record_does_not_take_counts_as_unwritten(make_server) -> None:
     server = make_server()
     prompts = stored(server, 2)
@@ -344,22 +353,37 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         yield Path(name)
 
 
-def test_the_endpoint_leaves_the_drive_too_and_clients_follow(make_server, short: Path, elsewhere: Path) -> None:
+@pytest.mark.parametrize("learnt_from", ["state", "drain"])
+def test_the_endpoint_leaves_the_drive_too_and_clients_follow(
+    make_server, short: Path, elsewhere: Path, learnt_from: str
+) -> None:
     directory = short / "store"
-    server = make_server(directory=directory, control=Address(path=str(directory / "radixtier.sock")))
+    before = Address(path=str(directory / "radixtier.sock"))
+    server = make_server(directory=directory, control=before)
     stored(server, 2)
-    client = ControlClient(server.cache.control.address)
-    answer = ask(server, "drain", client=client)
-    later = answer["control"]
-    assert later.startswith(f"unix:{elsewhere}/radixtier/") and answer["status"] == "draining"
+    client = ControlClient(before)
+    if learnt_from == "state":
+        later = ask(server, "state", client=client)["control"]
+        server.cache.draining.start(30.0)
+    else:
+        answer = ask(server, "drain", client=client)
+        later = answer["control"]
+        assert answer["status"] == "draining"
+    assert later.startswith(f"unix:{elsewhere}/radixtier/")
     until_status(server, "drained")
     assert not (directory / "radixtier.sock").exists()
-    assert ask(server, "drain", client=client)["status"] == "drained"
-    assert str(server.cache.control.address) == later == ask(server, "drain", client=client)["control"]
+    assert ask(server, "tree", client=client)["total_nodes"] == 2
+    assert str(client.endpoint.address) == later
+    answer = ask(server, "drain", client=client)
+    assert (answer["status"], answer["reason"], answer["control"]) == ("drained", None, later)
+    assert str(server.cache.control.address) == later == ask(server, "state", client=client)["control"]
     with pytest.raises(ControlError, match="no answer"):
-        ControlClient(Address(path=str(directory / "radixtier.sock"))).state()
+        ControlClient(before).state()
     server.cache.release_host_resources()
     assert list(elsewhere.rglob("*.sock")) == []
+    again = make_server(directory=directory, control=before)
+    assert ask(again, "state", client=client)["control"] == later, "a server that is started again is found as well"
+    assert client.endpoint.address == before
 
 
 def test_an_endpoint_that_cannot_move_stays_and_says_so(
@@ -370,7 +394,64 @@ def test_an_endpoint_that_cannot_move_stays_and_says_so(
     server = make_server(directory=directory, control=Address(path=str(directory / "radixtier.sock")))
     answer = drain(server)
     assert answer["control"] == f"unix:{directory}/radixtier.sock" and "cannot be unmounted" in caplog.text
-    assert ask(server, "state")["nvme_drained"] == "drained"
+    assert answer["status"] == "drained"
+    assert answer["reason"] == f"the socket of the control endpoint, {directory}/radixtier.sock"
+    state = ask(server, "state")
+    assert (state["nvme_drained"], state["control"]) == ("drained", answer["control"])
+
+
+def test_a_second_socket_that_cannot_be_opened_stops_no_drain(
+    make_server, short: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = short / "store"
+    server = make_server(directory=directory, control=Address(path=str(directory / "radixtier.sock")))
+
+    def no_thread(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(server.cache.control, "_open", no_thread)
+    assert "radixtier.sock" in drain(server)["reason"]
+
+
+def test_a_recording_on_the_drive_is_told(make_server, tmp_path: Path) -> None:
+    from radixtier.sglang.recording import Recording
+
+    server = make_server()
+    server.cache.recording = Recording(server.cache, tmp_path / "load.jsonl")
+    assert drain(server)["reason"] == f"the recording of the load, {tmp_path}/load.jsonl"
+    server.cache.recording.close()
+
+
+def test_a_server_that_stops_while_its_endpoint_moves(make_server, short: Path, elsewhere: Path) -> None:
+    directory = short / "store"
+    server = make_server(directory=directory, control=Address(path=str(directory / "radixtier.sock")))
+    control = server.cache.control
+    control.prepare_to_move()
+    control.prepare_to_move()
+    movers = [threading.Thread(target=control.move) for _ in range(4)]
+    for mover in movers:
+        mover.start()
+    control.close()
+    for mover in movers:
+        mover.join(WAIT_S)
+    assert control.address is None and control.address_later is None
+    assert not (directory / "radixtier.sock").exists() and list(elsewhere.rglob("*.sock")) == []
+
+
+def test_what_cannot_hold_on_nvme_is_rejected(make_server) -> None:
+    server = make_server()
+    (prompt,) = stored(server, 1)
+    drain(server)
+    path = server.cache.steering.path_of(Target(array("q", prompt)))
+    for kind, fields, status in (
+        (Kind.RETAIN, {}, "rejected"),
+        (Kind.PIN, {"tier": "nvme"}, "rejected"),
+        (Kind.PIN, {"tier": "dram"}, "accepted"),
+        (Kind.SHARE, {}, "accepted"),
+    ):
+        outcome = server.cache.steering.carry_out(read_hint(kind, "", fields), path).to_json()
+        assert outcome["status"] == status
+        assert ("NVMe is drained" in outcome["reason"]) == (status == "rejected")
 
 
 def test_a_connection_that_is_open_does_not_keep_the_socket(make_server, short: Path, elsewhere: Path) -> None:

@@ -11,10 +11,11 @@ from fake_store import ERROR, FakeStore
 from mover_fakes import Answers, World, fake_world, on_nvme
 
 from radixtier.mover import Trigger
-from radixtier.mover.draining import DRAINED, DRAINING, RUNS_PER_STEP, Drain
+from radixtier.mover.draining import DRAINED, DRAINING, RUNS_AT_ONCE, Drain
 from radixtier.mover.mover import HEAT_RUNS
 from radixtier.policy.admission import Candidate, Verdict
 from radixtier.tree.residency import PARKED, State
+from radixtier.tree.writequeue import Piece
 
 DIRTY, CLEAN, COLD, LOST = State.DIRTY, State.CLEAN, State.COLD, State.LOST
 WAIT_S = 20.0
@@ -308,21 +309,80 @@ def test_the_record_learns_of_every_use_before_it_is_closed() -> None:
     assert len(world.store.touched) >= HEAT_RUNS + 10
 
 
-def test_many_unwritten_runs_are_parked_over_several_steps() -> None:
+def test_a_step_with_time_to_spare_tells_of_more_uses() -> None:
+    world, drain = drained_world(3 * HEAT_RUNS, 3 * HEAT_RUNS, 3 * HEAT_RUNS)
+    for _ in range(2 * HEAT_RUNS + 10):
+        world.add(1)
+    drain.start(30.0)
+    before = len(world.mover.tree.touched)
+    assert before > 2 * HEAT_RUNS
+    world.mover.tick()
+    assert len(world.mover.tree.touched) == before - HEAT_RUNS and not world.mover.heat_told
+    world.mover.tick(0.05)
+    assert world.mover.heat_told
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(0.0, 1), (1.5, 2), (1e9, 3)])
+def test_a_step_parks_unwritten_runs_for_as_long_as_it_has(seconds: float, least: int) -> None:
     world, drain = drained_world(600, 400, 400)
-    for _ in range(3 * RUNS_PER_STEP):
+    for _ in range(3 * RUNS_AT_ONCE):
         world.add(1)
     world.store.writable = False
     drain.start(0.0)
-    steps = 0
-    while drain.reason != "the files are being closed" and drain.status == DRAINING:
-        tick(world, drain)
-        steps += drain.reason == "pages that were not written are being looked through"
-        assert drain.unwritten == 3 * RUNS_PER_STEP
-    assert steps == 2
+    drain._ready = lambda: "others"
+    parking, ask = world.mover.parking, world.mover.parking.ask
+
+    def slow(piece: Piece, needed: bool = False) -> None:
+        world.clock.now += 1.0 / RUNS_AT_ONCE
+        ask(piece, needed)
+
+    parking.ask = slow  # type: ignore[method-assign]
+    done = [0]
+    while drain.reason != "others":
+        world.mover.tick()
+        drain.step(seconds)
+        done.append(int(np.count_nonzero(world.table.mark & PARKED)))
+        assert drain.unwritten == 3 * RUNS_AT_ONCE
+        assert len(done) < 10
+    steps = np.diff(list(dict.fromkeys(done)))
+    assert steps.sum() == 3 * RUNS_AT_ONCE and (steps[:-1] == least * RUNS_AT_ONCE).all()
+    drain._ready = lambda: None
     end(world, drain)
-    assert drain.unwritten == 3 * RUNS_PER_STEP
-    assert int(np.count_nonzero(world.table.mark & PARKED)) == 3 * RUNS_PER_STEP
+    assert drain.unwritten == 3 * RUNS_AT_ONCE
+
+
+def test_a_long_table_is_looked_through_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixtier.mover.draining.HANDLES_AT_ONCE", 7)
+    world, drain = drained_world(600, 400, 400)
+    pages = [world.add(3) for _ in range(20)]
+    world.store.writable = False
+    drain.start(0.0)
+    end(world, drain)
+    assert drain.unwritten == 60
+    assert world.table.marked(np.concatenate(pages), PARKED).all()
+
+
+def test_a_start_that_fails_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, drain = drained_world()
+    world.add(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "stats", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            drain.start(30.0)
+    assert drain.status is None and not world.mover.leaving and world.mover.store is world.store
+    drain.start(30.0)
+    end(world, drain)
+    assert len(world.store.rows) == 4
+
+
+def test_what_stays_there_is_the_reason_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    for left, words in (("a socket", "because of a socket"), (None, "can be unmounted. What")):
+        world, drain = drained_world()
+        drain._closed = lambda left=left: left  # type: ignore[misc]
+        with caplog.at_level("INFO", "radixtier"):
+            drain.start(30.0)
+            end(world, drain)
+        assert drain.reason == left and words in caplog.text
 
 
 def test_a_flush_during_it_strikes_the_record_and_after_it_says_that_it_cannot(

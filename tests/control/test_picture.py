@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixtier.control.commands import Command, ListNodes, ReadTree, Refusal
+from radixtier.control import sources as sources_module
+from radixtier.control.commands import Command, ReadRows, ReadTree, Refusal
 from radixtier.control.encoding import PIECE, encode
 from radixtier.control.openapi import document
 from radixtier.control.picture import LEAST_ITEMS, LISTED, LONGEST_PATH, SUMMED, Picture
@@ -202,16 +204,16 @@ class Scheduler:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = dict(tree)
-        self.asked: list[ListNodes] = []
+        self.asked: list[ReadRows] = []
         self.between: Any = lambda: None
 
     def __call__(self, command: Command) -> Mapping[str, Any]:
-        assert isinstance(command, ListNodes)
+        assert isinstance(command, ReadRows)
         self.asked.append(command)
         numbers = [node for node in sorted(self.tree) if node > command.after]
-        some = numbers[: min(command.limit, 4)]
-        rows = rows_of([(node, self.tree[node]) for node in some])
-        answer = {"rows": rows, "next": some[-1] if len(some) < len(numbers) else None, "total": len(self.tree)}
+        some = numbers[:4]
+        parts = [rows_of([(node, self.tree[node]) for node in part]) for part in (some[:1], some[1:])]
+        answer = {"parts": parts, "next": some[-1] if len(some) < len(numbers) else None, "total": len(self.tree)}
         self.between()
         return answer
 
@@ -269,6 +271,28 @@ def test_a_scheduler_without_time_is_a_refusal_and_the_next_one_may_try() -> Non
     assert refused.value.status == 504
     scheduler.between = lambda: None
     assert len(pictures.latest().rows) == 60
+
+
+def test_who_waited_for_another_has_only_the_rest_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources_module, "READ_S", 0.05)
+    clock = [0.0]
+    scheduler = Scheduler([(each, NONE) for each in range(60)])
+    pictures = Pictures(scheduler, lambda: clock[0])
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        began.set()
+        assert go_on.wait(20.0)
+
+    scheduler.between = wait
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(pictures.latest)
+        assert began.wait(20.0)
+        with pytest.raises(Refusal, match="for somebody else") as refused:
+            pictures.latest()
+        assert refused.value.status == 503
+        go_on.set()
+        assert len(first.result(20.0).rows) == 60
 
 
 def test_a_node_that_is_not_there() -> None:

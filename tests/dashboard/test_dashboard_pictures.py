@@ -64,9 +64,10 @@ def test_a_chromium_that_is_named_is_the_only_one(monkeypatch: pytest.MonkeyPatc
     assert find_chromium(str(own)) == str(there)
 
 
-def test_a_directory_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--out", str(tmp_path / "no")]) == 1
-    assert f"--out {tmp_path / 'no'}: not a directory; make it first" in capsys.readouterr().out
+@pytest.mark.parametrize("flag", ["--out", "--store"])
+def test_a_directory_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert main(["--out", str(tmp_path), flag, str(tmp_path / "no")]) == 1
+    assert f"{flag} {tmp_path / 'no'}: not a directory; make it first" in capsys.readouterr().out
 
 
 def test_a_picture_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,7 +150,7 @@ def test_without_a_session_there_is_no_hint_and_it_says_why(server: Serve, show:
     buttons = page.locator(".buttons button")
     assert buttons.count() == 5
     assert all(buttons.nth(i).is_disabled() for i in range(5))
-    assert "no request with a session_id has used this node" in page.locator("#hint-why").inner_text()
+    assert "this node belongs to none, or to several" in page.locator("#hint-why").inner_text()
 
 
 def test_a_refused_hint_says_why(server: Serve, show: Show) -> None:

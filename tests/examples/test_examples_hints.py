@@ -40,10 +40,10 @@ def test_agents_tell_when_they_are_back(run: Run, stub: Stub, tier: Tier, addres
     assert sorted(sessions.values()) == [3, 3, 3]
     for kind, times in (("retain", 2), ("prefetch", 2), ("release", 1)):
         assert Counter(each.target.session for each in tier.given(kind)) == dict.fromkeys(sessions, times)
-    # At 200 times the speed, no tool usually takes longer than 0.2 s.
-    assert all(0 <= each.hint.by_s <= 0.2 for each in tier.given("prefetch"))
+    # At 200 times the speed, no tool usually takes longer than 0.5 s.
+    assert all(0 <= each.hint.by_s <= 0.5 for each in tier.given("prefetch"))
     assert {each.hint.ttl_s for each in tier.given("retain")} == {60.0}
-    assert "hints: prefetch accepted 6, release accepted 3, retain accepted 6" in done.stdout
+    assert done.stdout.splitlines()[-3:] == ["prefetch accepted 6", "release accepted 3", "retain accepted 6"]
     assert rows(done.stdout)["first turns"][0] == "3"
     assert rows(done.stdout)["after a pause"][0] == "6"
 
@@ -51,7 +51,7 @@ def test_agents_tell_when_they_are_back(run: Run, stub: Stub, tier: Tier, addres
 def test_agents_send_what_the_tools_said_and_share_the_handbook(run: Run, stub: Stub) -> None:
     done = run(*AGENTS, "--no-hints")
     assert done.returncode == 0, done.stderr
-    assert "hints: none" in done.stdout
+    assert done.stdout.splitlines()[-1] == "no hints"
     assert len({body["messages"][0]["content"] for body in stub.asked}) == 1
     assert len({body["messages"][1]["content"] for body in stub.asked}) == 3
     longest = [body["messages"] for body in stub.asked if len(body["messages"]) == 6]
@@ -81,15 +81,15 @@ def test_runs_share_no_handbook(run: Run, stub: Stub) -> None:
 def test_agents_whose_model_chooses_the_tools(run: Run, stub: Stub) -> None:
     arguments = json.dumps({"machine": "1"})
     stub.answer = lambda body: [] if len(body["messages"]) < 4 else ["done"]
-    stub.calls = lambda body: [("read_log", arguments), ("fly", arguments)] if len(body["messages"]) < 4 else []
+    stub.calls = lambda body: [("run_checks", arguments), ("fly", arguments)] if len(body["messages"]) < 4 else []
     done = run(*AGENTS, "--no-hints", "--tools")
     assert done.returncode == 0, done.stderr
-    assert "read_log, fly took" in done.stdout
+    assert "run_checks, fly took" in done.stdout
     assert len(stub.asked) == 6  # done after two turns of three
     second = next(body["messages"] for body in stub.asked if len(body["messages"]) > 2)
     assert [each["role"] for each in second] == ["system", "user", "assistant", "tool", "tool"]
     assert [call["function"] for call in second[2]["tool_calls"]] == [
-        {"name": "read_log", "arguments": arguments},
+        {"name": "run_checks", "arguments": arguments},
         {"name": "fly", "arguments": arguments},
     ]
     assert [each["tool_call_id"] for each in second[3:]] == ["c0", "c1"]
@@ -137,9 +137,11 @@ def test_hot_documents_are_shared_by_their_tokens(
     assert len(stub.asked) == 3 + 20
     assert len({json.dumps(body["messages"]) for body in stub.asked}) == 3 + 20
     table = rows(done.stdout)
-    assert table["all first"][0] == "3" and table["all later"][0] == "20"
+    assert table["all"][0] == "20" and sum(int(table[file.name][0]) for file in files) == 20
     # Every document was computed once: later, only the question is.
-    assert int(table["all later"][4]) < int(table["all first"][4])
+    computed = [int(line.partition(" tokens;")[0].split()[-1]) for line in done.stdout.splitlines() if "| comp" in line]
+    assert sum(computed[3:]) == int(table["all"][4])
+    assert max(computed[3:]) < min(computed[:3])
 
 
 def test_rag_finds_documents_of_an_earlier_run_unless_told_not_to(run: Run, stub: Stub) -> None:

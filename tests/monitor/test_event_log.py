@@ -66,6 +66,17 @@ def test_errors_and_lines_that_cannot_be_formatted(events: EventLog) -> None:
     assert texts(events) == ["%d pages", "it failed (OSError: broken)"]
 
 
+class _Untellable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_arguments_that_cannot_be_told_are_no_error(events: EventLog) -> None:
+    for message, arguments in (("radixtier: %s", (_Untellable(),)), (_Untellable(), None)):
+        events.handle(logging.LogRecord("radixtier", logging.INFO, "", 1, message, arguments, None))
+    assert texts(events) == ["_Untellable", "%s"]
+
+
 def test_what_is_told_later_changes_nothing_that_was_given_out(events: EventLog) -> None:
     LOGGER.info("a")
     before = events.to_json(10)

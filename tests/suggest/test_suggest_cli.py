@@ -98,6 +98,38 @@ def test_paths_with_blanks_survive_the_shell(
     assert words[words.index("--radix-tier-nvme-path") + 1] == str(odd)
 
 
+@pytest.mark.parametrize("breaking", ["\n", "\r", "\x85", "\u2028"])
+def test_a_line_break_in_a_path_starts_no_line(
+    eight_gpus: None, tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str], breaking: str
+) -> None:
+    odd = tmp_path / f"kv{breaking}touch ran; exit 3; x: 1"
+    odd.mkdir(mode=0o700)
+    model = write_config(tmp_path / f"model{breaking}touch ran; exit 3; y: 1")
+    more = ["--gpu", "0", "--kv-bytes-per-token", "128KiB"]
+    [server, *_] = as_json(capsys, *asked(model, str(odd), *more))["servers"]
+    assert suggest.main(asked(model, str(odd), *more, "--shell")) == 0
+    script = capsys.readouterr().out
+    (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+    (tmp_path / "python").chmod(0o700)
+    env = {**os.environ, "PYTHON": str(tmp_path / "python")}
+    done = subprocess.run(["sh", "-c", script], capture_output=True, env=env, timeout=60, check=True, cwd=tmp_path)
+    assert done.stdout.decode().split("\0")[:-1] == [*server["python"], *server["arguments"]]
+    assert not (tmp_path / "ran").exists()
+    assert suggest.main(asked(model, str(odd), *more, "--yaml")) == 0
+    content = yaml.safe_load(capsys.readouterr().out)
+    assert content["model-path"] == model and content["radix-tier-nvme-path"] == [f"{odd}/gpu0"]
+    assert set(content) == {word.removeprefix("--") for word in server["arguments"] if word.startswith("--")}
+
+
+def test_a_model_is_found_from_everywhere(
+    one_gpu: None, model: str, store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(model).parent)
+    for relative in ("model", "./model/", "../" + str(Path(model).parent.name) + "/model"):
+        [server] = as_json(capsys, *asked(relative, store))["servers"]
+        assert server["arguments"][:2] == ["--model-path", model]
+
+
 def test_eight_gpus(
     eight_gpus: None, model: str, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,6 +190,7 @@ def test_a_model_by_name(one_gpu: None, store: str, capsys: pytest.CaptureFixtur
     assert suggest.main(asked("org/model", store)) == 2
     assert "give --kv-bytes-per-token" in capsys.readouterr().err
     answer = as_json(capsys, *asked("org/model", store, "--kv-bytes-per-token", "128KiB"))
+    assert answer["servers"][0]["arguments"][:2] == ["--model-path", "org/model"]
     assert answer["servers"][0]["kv_bytes_per_token"] == 131072
     assert any("not looked at" in f["found"] for f in answer["findings"])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from radixtier.suggest import drives
+from radixtier.suggest import mounts as mounts_module
 from radixtier.suggest.drives import drive_name, look_at, other_drives, rotates
 
 
@@ -121,24 +122,72 @@ def test_a_raid_names_its_members(tmp_path: Path) -> None:
     assert rotates(str(tmp_path), sys)
 
 
-def test_other_drives_are_named(tmp_path: Path, room: None) -> None:
-    sys, mounts, mount = tmp_path / "sys", tmp_path / "mountinfo", tmp_path / "my disk"
-    mount.mkdir()
-    whole = disk(sys, "nvme0n1", "259:0", model="A")
-    partition(sys, whole, "nvme0n1p1", "259:1")
+@pytest.fixture
+def machine(tmp_path: Path) -> tuple[Path, Path]:
+    """Disks in sysfs, and an empty list of mounts."""
+    sys, mounts = tmp_path / "sys", tmp_path / "mountinfo"
+    partition(sys, disk(sys, "nvme0n1", "259:0", model="A"), "nvme0n1p1", "259:1")
     disk(sys, "nvme1n1", "259:2", model="B")
     (disk(sys, "nvme2n1", "259:3") / "holders" / "md0").touch()
-    where = str(mount).replace(" ", "\\040")
-    mounts.write_text(
-        f"31 22 259:1 / {where} rw shared:2 - xfs /dev/nvme0n1p1 rw\n"
-        f"32 22 259:1 /sub {where}/again rw - xfs /dev/nvme0n1p1 rw\n"
-        "33 22 0:40 / /run rw - tmpfs tmpfs rw\n"
-    )
-    mounted, absent = other_drives([], mounts, sys)
-    assert mounted == f"{mount} (xfs on nvme0n1 (A), 500.0 GiB free)"
+    mounts.touch()
+    return mounts, sys
+
+
+def mount(mounts: Path, place: Path, device: str = "nvme0n1p1", number: str = "259:1") -> None:
+    """Add a mount to the list, as the kernel writes it."""
+    place.mkdir()
+    octal = b"".join(b"\\%03o" % byte if byte in b" \t\n\\#" else bytes([byte]) for byte in os.fsencode(place))
+    with open(mounts, "ab") as file:
+        file.write(b"31 22 %b / %b rw shared:2 - xfs /dev/%b rw\n" % (number.encode(), octal, device.encode()))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [(b"my disk", "my disk"), ("Datenä長".encode(), "Datenä長"), (b"a\\b#", "a\\b#"), (b"\xff\n", "\ufffd?")],
+)
+def test_other_drives_are_named(
+    machine: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes, shown: str
+) -> None:
+    monkeypatch.setattr(drives, "WORTH_NAMING", 0)
+    mounts, sys = machine
+    mount(mounts, tmp_path / os.fsdecode(name))
+    mount(mounts, tmp_path / "again")
+    with open(mounts, "a") as file:
+        file.write("33 22 0:40 / /run rw - tmpfs tmpfs rw\n")
+    there, absent = other_drives([], mounts, sys)
+    assert there.startswith(f"{tmp_path / shown} (xfs on nvme0n1 (A), ") and there.endswith(" free)")
     assert absent == "nvme1n1 (B), which is not mounted here"
     # A drive that holds a given directory is not another one.
     assert list(other_drives([str(tmp_path)], mounts, sys)) == [absent]
+
+
+def test_a_drive_with_little_room_is_not_named(machine: tuple[Path, Path], tmp_path: Path) -> None:
+    mounts, sys = machine
+    mount(mounts, tmp_path / "small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drives, "WORTH_NAMING", 1 << 62)
+        assert list(other_drives([], mounts, sys)) == ["nvme1n1 (B), which is not mounted here"]
+
+
+def test_a_mount_that_hangs_is_not_waited_for(
+    machine: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drives, "WORTH_NAMING", 0)
+    hang = f"import sys, time\nif sys.argv[1] == {str(tmp_path / 'gone')!r}: time.sleep(600)\n"
+    monkeypatch.setattr(mounts_module, "_LOOK", hang + mounts_module._LOOK)
+    monkeypatch.setattr(mounts_module, "PATIENCE_S", 3.0)
+    mounts, sys = machine
+    mount(mounts, tmp_path / "gone", "nvme1n1", "259:2")
+    mount(mounts, tmp_path / "well")
+    [found] = other_drives([], mounts, sys)
+    assert found.startswith(f"{tmp_path / 'well'} ")
+
+
+def test_a_mount_that_is_broken_is_left_out(machine: tuple[Path, Path], tmp_path: Path) -> None:
+    mounts, sys = machine
+    mount(mounts, tmp_path / "broken")
+    (tmp_path / "broken").rmdir()
+    assert list(other_drives([], mounts, sys)) == ["nvme1n1 (B), which is not mounted here"]
 
 
 def test_this_machine_can_be_asked() -> None:
