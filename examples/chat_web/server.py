@@ -68,8 +68,14 @@ class Upstream:
             raise ValueError(f"--url {url}: not the address of a server. Write http://127.0.0.1:30000")
         self.url = parts.geturl()
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port, self._base = parts.hostname, parts.port, parts.path
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        try:
+            port = parts.port
+        except ValueError:
+            raise ValueError(f"--url {url}: a port is a number up to 65535. Write http://127.0.0.1:30000") from None
+        self._host, self._port, self._base = parts.hostname, port, parts.path
+        self._headers = {"Content-Type": b"application/json"}
+        if key:
+            self._headers["Authorization"] = b"Bearer " + key.encode()
 
     @contextmanager
     def connect(self) -> Iterator[http.client.HTTPConnection]:
@@ -130,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         with self._errors():
             self._check_host()
             origin = self.headers.get("Origin")
-            if origin is not None and urlsplit(origin).netloc not in self.server.names:
+            if origin is not None and origin.removeprefix("http://") not in self.server.names:
                 raise Refused(403, "this request comes from another page")
             if self.path != "/api/chat":
                 raise Refused(404, "there is no such page")
@@ -167,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length") or ""
         if not (length.isascii() and length.isdecimal()):
             raise Refused(411, "the length of the body is missing")
-        if int(length) > MOST_BYTES:
+        if len(length) > 12 or int(length) > MOST_BYTES:
             raise Refused(413, f"the conversation is longer than {MOST_BYTES >> 20} MiB")
         try:
             return json.loads(self.rfile.read(int(length)))

@@ -341,7 +341,8 @@ PROCESS = (
     ),
     _counter(
         "radixtier_tick_seconds_total", "seconds", at("tick.seconds"),
-        "Time of the scheduler thread that radixtier took in these steps.",
+        "Time of the scheduler thread that radixtier took in these steps; when it is idle, without what answering "
+        "questions takes.",
         "Look at the mean per step, below a millisecond as a rule: an idle scheduler makes many steps for nothing.",
     ),
     _gauge(

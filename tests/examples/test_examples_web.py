@@ -130,7 +130,7 @@ def test_localhost_is_a_name_of_the_page(page: str) -> None:
     assert fetch(page, "GET", "/", Host=f"localhost:{urlsplit(page).port}")[0] == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1", "http://["])
 def test_other_pages_are_refused(page: str, stub: Stub, origin: str) -> None:
     assert fetch(page, "POST", "/api/chat", chat("hello"), Origin=origin)[0] == 403
     assert stub.asked == []
@@ -155,6 +155,7 @@ def test_other_pages_are_refused(page: str, stub: Stub, origin: str) -> None:
         (chat("a"), {"Content-Type": "text/plain"}, 415, "the body has to be application/json"),
         (chat("a"), {"Content-Length": "-1"}, 411, "the length of the body is missing"),
         (chat("a"), {"Content-Length": str(9 << 20)}, 413, "the conversation is longer than 8 MiB"),
+        (chat("a"), {"Content-Length": "9" * 5000}, 413, "the conversation is longer than 8 MiB"),
     ],
 )
 def test_bad_questions(page: str, stub: Stub, body: object, headers: dict[str, str], status: int, error: str) -> None:
@@ -204,6 +205,10 @@ def test_key_stays_on_this_side(stub: Stub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
+        (
+            ["--url", "http://127.0.0.1:99999"],
+            "error: --url http://127.0.0.1:99999: a port is a number up to 65535. Write http://127.0.0.1:30000",
+        ),
         (["--url", "nowhere"], "error: --url nowhere: not the address of a server. Write http://127.0.0.1:30000"),
         (["--port", "70000"], "error: --port 70000: "),
         (["--key-file", "/no/such"], "error: --key-file /no/such: "),
