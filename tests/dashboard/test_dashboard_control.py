@@ -15,8 +15,11 @@ from dashboard_tree import Row, large_tree
 from dashboard_world import World
 
 from radixtier.control import Address, Command, ControlServer, Desk, ExplainNode, ExplainRequests, GiveHint, ReadState
-from radixtier.control.commands import ListNodes, ReadEvents, ReadHistory
+from radixtier.control.commands import ReadEvents, ReadHistory, ReadRows
 from radixtier.control.rows import NONE, Rows
+
+PAGE = 1000
+"""Rows that a step of the scheduler has time for."""
 
 COUNTS = ("node", "start_token", "tokens", "hbm", "dram", "nvme", "lost", "hits")
 
@@ -46,11 +49,11 @@ def scheduler_of(world: World) -> Callable[[Command], Mapping[str, Any]]:
             return found
         if isinstance(command, GiveHint):
             return command.hint.granted(64, 64).to_json()
-        assert isinstance(command, ListNodes)
+        assert isinstance(command, ReadRows)
         rows = [row for row in world.rows if row["node"] > command.after]
-        page = rows[: command.limit]
+        page = rows[:PAGE]
         more = len(rows) > len(page)
-        return {"rows": columns(page), "next": page[-1]["node"] if more else None, "total": len(world.rows)}
+        return {"parts": [columns(page)], "next": page[-1]["node"] if more else None, "total": len(world.rows)}
 
     return handle
 
