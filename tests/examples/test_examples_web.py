@@ -130,7 +130,9 @@ def test_localhost_is_a_name_of_the_page(page: str) -> None:
     assert fetch(page, "GET", "/", Host=f"localhost:{urlsplit(page).port}")[0] == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1", "http://["])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1", "http://["]
+)
 def test_other_pages_are_refused(page: str, stub: Stub, origin: str) -> None:
     assert fetch(page, "POST", "/api/chat", chat("hello"), Origin=origin)[0] == 403
     assert stub.asked == []
