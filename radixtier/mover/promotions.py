@@ -341,13 +341,13 @@ class Promotions:
         """How many of ``pages`` find a frame without anything warmer having to go."""
         if not len(pages):
             return 0
-        missing = len(pages) - self.spare_frames
-        if missing > 0 and promotion.trigger is Trigger.PROBE:
-            self._make_room(self._table.free_frames + missing, None)
-        elif missing > 0 and promotion.trigger is not Trigger.IDLE:
+        wanted = len(pages) + self._table.n_frames // SPARE_SHARE
+        if wanted > self._table.free_frames and promotion.trigger is Trigger.PROBE:
+            self._make_room(wanted, None)
+        elif wanted > self._table.free_frames and promotion.trigger is not Trigger.IDLE:
             run = self._tree.run_of(int(promotion.pages[-1]))
             warmth = COLDEST if run is None else self._tree.runs[run].warmth
-            self._make_room(self._table.free_frames + missing, warmth)
+            self._make_room(wanted, warmth)
         return min(len(pages), self.spare_frames)
 
     def _read(self, promotion: Promotion, pages: Pages, priority: Priority) -> None:

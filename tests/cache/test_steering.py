@@ -9,6 +9,7 @@ import pytest
 from harness import PAGE, SecondUse
 
 from radixtier.control import Target
+from radixtier.mover.promotions import SPARE_SHARE
 from radixtier.policy.hints import TTL_S, Kind, Status, read_hint
 from radixtier.policy.pins import Tier
 from radixtier.tree.residency import State
@@ -430,3 +431,20 @@ def test_flush_forgets_every_hint(server, clock) -> None:
     server.evict_hbm()
     server.cache.evict_host(100 * PAGE)
     assert server.table.free_handles == server.table.n_handles
+
+
+def test_a_prefetch_finds_room_where_dram_is_full_and_jobs_are_smaller_than_the_reserve(make_server, clock) -> None:
+    server = make_server(hbm=8, dram=64, nvme=256, clock=clock, chunk=2)
+    prompt = server.prompt(4, 1)
+    store_all(server, prompt)
+    for seed in range(50):
+        server.serve(server.prompt(3, 900 + seed))
+        server.settle()
+        clock.advance(0.2)
+    assert server.table.free_frames < server.table.n_frames // SPARE_SHARE and in_dram(server, prompt) == 0
+    give(server, Kind.PREFETCH, prompt)
+    for _ in range(5):
+        server.events()
+        server.settle()
+    assert in_dram(server, prompt) == 4
+    assert server.cache.mover.stats.promoted_by["hint"] == 4
