@@ -5,12 +5,13 @@ Owns no state; every call reads the kernel's figures anew. Any thread.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ STORE_FILES = "radixtier-*"
 """Everything that a store leaves in its directory; the next one takes the space over, so it counts as free."""
 
 _PROC = Path("/proc")
+MOUNTS = _PROC / "self" / "mountinfo"
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
 _SYS = Path("/sys")
 _CGROUP = _SYS / "fs" / "cgroup"
 
@@ -117,23 +120,51 @@ def directory_fault(path: str) -> tuple[str, str] | None:
     return None
 
 
-def file_system_type(path: str, mountinfo: Path = _PROC / "self" / "mountinfo") -> str:
+class Mount(NamedTuple):
+    """A line of the kernel's list of mounts.
+
+    Attributes
+    ----------
+    number : str
+        Of the device, as ``MAJOR:MINOR``; some file systems number themselves.
+    place : str
+        Where it is mounted.
+    kind : str
+        Of file system.
+    source : str
+        What is mounted, such as ``/dev/nvme0n1p1``.
+    """
+
+    number: str
+    place: str
+    kind: str
+    source: str
+
+
+def read_mounts(mountinfo: Path = MOUNTS) -> Iterator[Mount]:
+    """Yield the lines of the kernel's list; names of places may have any bytes. Raises `OSError`."""
+    for line in mountinfo.read_bytes().split(b"\n"):
+        head, _, tail = line.partition(b" - ")
+        if tail:
+            number, place, kind, source = map(_name, (*head.split(b" ")[2:5:2], *tail.split(b" ")[:2]))
+            yield Mount(number, place, kind, source)
+
+
+def _name(escaped: bytes) -> str:
+    """Take back what the kernel writes for white space and backslashes."""
+    return os.fsdecode(_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), escaped))
+
+
+def file_system_type(path: str, mountinfo: Path = MOUNTS) -> str:
     """Return the type of the file system under ``path``, such as ``ext4``; ``unknown`` where the kernel is silent."""
     real = os.path.realpath(path)
     best, found = "", "unknown"
-    try:
-        lines = mountinfo.read_bytes().split(b"\n")
-    except OSError:
-        return found
-    for line in lines:
-        head, dash, tail = line.partition(b" - ")
-        if not dash:
-            continue
-        # Octal escapes stand for white space and backslash. A later mount hides an earlier one at the same place.
-        mount = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), head.split(b" ")[4]))
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, found = mount, tail.split(b" ")[0].decode(errors="replace")
+    with contextlib.suppress(OSError):
+        for mount in read_mounts(mountinfo):
+            # A later mount hides an earlier one at the same place.
+            inside = real == mount.place or real.startswith(mount.place.rstrip("/") + "/")
+            if inside and len(mount.place) >= len(best):
+                best, found = mount.place, mount.kind
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from radixtier.cli.control_errors import status_of
 from radixtier.cli.exits import FAILED, INTERRUPTED, OK, with_statuses
+from radixtier.cli.kinds import seconds
 from radixtier.control.address import parse_address
 from radixtier.control.arguments import add_server, client
 from radixtier.control.client import ControlClient, ControlError
@@ -62,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     made = argparse.ArgumentParser(prog=PROG, description=DESCRIPTION)
     wait_help = f"time that the server has to write what is waiting (default: {TIMEOUT_S:.0f})"
-    made.add_argument("--timeout", type=_seconds, default=TIMEOUT_S, metavar="SECONDS", help=wait_help)
+    made.add_argument("--timeout", type=seconds(0.0, LONGEST_S), default=TIMEOUT_S, metavar="SECONDS", help=wait_help)
     made.add_argument(
         "--wait", action=argparse.BooleanOptionalAction, default=True, help="wait for the end (default: --wait)"
     )
@@ -105,13 +106,3 @@ def _lines(answer: Mapping[str, Any], asked: str) -> list[str]:
 def _pages(answer: Mapping[str, Any]) -> str:
     left = int(answer.get("unwritten_pages") or 0)
     return f"{left:,} page{'' if left == 1 else 's'}"
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text}: give seconds from 0 to {LONGEST_S:.0f}")
-    return found

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from radixtier.io.trial import try_posix
-from radixtier.machine import directory_fault, file_system_type
-from radixtier.suggest.mounts import MOUNTS, Mount, read_mounts, rooms
+from radixtier.machine import MOUNTS, Mount, directory_fault, file_system_type, read_mounts
+from radixtier.suggest.mounts import rooms
 from radixtier.tools.drive import check_directory, check_file_system
 from radixtier.tools.findings import Finding
 from radixtier.tools.holders import lock_holders

@@ -1,6 +1,6 @@
-"""The kernel's list of mounts, and the room on them.
+"""The room on mounts that nobody named.
 
-Owns the reading of ``mountinfo`` and the processes that touch mounts nobody named. Invariant: a mount that hangs costs
+Owns the processes that touch them. Invariant: a mount that hangs costs
 its caller :data:`PATIENCE_S` and nothing else. Main thread.
 """
 
@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-MOUNTS = Path("/proc/self/mountinfo")
 
 PATIENCE_S = 5.0
 """For all mounts together; a mount that answers takes no time, Python some of it to start."""
@@ -27,28 +22,6 @@ import json, os, sys
 room = os.statvfs(sys.argv[1])
 print(json.dumps([os.stat(sys.argv[1]).st_dev, room.f_bavail * room.f_frsize, bool(room.f_flag & os.ST_RDONLY)]))
 """
-_ESCAPE = re.compile(rb"\\([0-7]{3})")
-
-
-class Mount(NamedTuple):
-    """A line of the list.
-
-    Attributes
-    ----------
-    number : str
-        Of the device, as ``MAJOR:MINOR``; some file systems number themselves.
-    place : str
-        Where it is mounted.
-    kind : str
-        Of file system.
-    source : str
-        What is mounted, such as ``/dev/nvme0n1p1``.
-    """
-
-    number: str
-    place: str
-    kind: str
-    source: str
 
 
 class Room(NamedTuple):
@@ -57,20 +30,6 @@ class Room(NamedTuple):
     device: int
     free: int
     read_only: bool
-
-
-def read_mounts(file: Path = MOUNTS) -> Iterator[Mount]:
-    """Yield the lines of the list; names of places may have any bytes."""
-    for line in file.read_bytes().split(b"\n"):
-        head, _, tail = line.partition(b" - ")
-        if tail:
-            number, place, kind, source = map(_name, (*head.split(b" ")[2:5:2], *tail.split(b" ")[:2]))
-            yield Mount(number, place, kind, source)
-
-
-def _name(escaped: bytes) -> str:
-    """Take back what the kernel writes for white space and backslashes."""
-    return os.fsdecode(_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), escaped))
 
 
 def rooms(places: Sequence[str]) -> dict[str, Room]:

@@ -7,6 +7,7 @@ It calls the cache in the order in which SGLang's scheduler does: arrival, event
 from __future__ import annotations
 
 import random
+import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from radixtier.control import Address
+from radixtier.control.client import ControlClient, ControlError
 from radixtier.footprint import footprint
 from radixtier.identity import StoreIdentity, chain, namespace_seed
 from radixtier.io.faults import FaultEngine
@@ -497,3 +499,25 @@ class Server:
 def counted(store) -> dict[str, float]:
     """Return the figures of a store, without the one that grows while nothing happens."""
     return {name: value for name, value in store.stats().items() if name != "journal_lag_seconds"}
+
+
+def ask(server: Any, call: str, *arguments: Any, client: ControlClient | None = None, **fields: Any) -> Any:
+    """Ask the endpoint of a server while its scheduler's steps go on; raises `ControlError`."""
+    to = client or ControlClient(server.cache.control.address)
+    answers: list[Any] = []
+
+    def work() -> None:
+        try:
+            answers.append(getattr(to, call)(*arguments, **fields))
+        except ControlError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        server.events()
+        thread.join(0.001)
+    (answer,) = answers
+    if isinstance(answer, ControlError):
+        raise answer
+    return answer

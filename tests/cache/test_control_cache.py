@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-import threading
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from harness import ask
 
 from radixtier.control import Address
 from radixtier.control.client import ControlClient, ControlError
@@ -22,27 +22,7 @@ def asked(make_server, clock):
         address = Address(path=str(Path(short) / "control"))
         server = make_server(hbm=8, dram=16, nvme=64, clock=clock, control=address, control_key="key")
         client = ControlClient(server.cache.control.address, "key")
-
-        def ask(call: str, *arguments: Any, **fields: Any) -> Any:
-            answers: list[Any] = []
-
-            def work() -> None:
-                try:
-                    answers.append(getattr(client, call)(*arguments, **fields))
-                except ControlError as error:
-                    answers.append(error)
-
-            thread = threading.Thread(target=work)
-            thread.start()
-            while thread.is_alive():
-                server.events()
-                thread.join(0.001)
-            (answer,) = answers
-            if isinstance(answer, ControlError):
-                raise answer
-            return answer
-
-        yield server, ask
+        yield server, partial(ask, server, client=client)
 
 
 def test_state_tells_the_tiers(asked) -> None:

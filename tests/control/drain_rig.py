@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
-
-from radixtier.control.client import ControlClient, ControlError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cache"))
 
@@ -28,28 +25,6 @@ def open_below(directory: Path) -> list[str]:
             continue
     found += [line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()]
     return sorted(path for path in found if path.startswith(f"{directory}/"))
-
-
-def ask(server: Any, call: str, *arguments: Any, client: ControlClient | None = None, **fields: Any) -> Any:
-    """Ask the endpoint of a server while its scheduler's steps go on; raises `ControlError`."""
-    to = client or ControlClient(server.cache.control.address)
-    answers: list[Any] = []
-
-    def work() -> None:
-        try:
-            answers.append(getattr(to, call)(*arguments, **fields))
-        except ControlError as error:
-            answers.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    while thread.is_alive():
-        server.events()
-        thread.join(0.001)
-    (answer,) = answers
-    if isinstance(answer, ControlError):
-        raise answer
-    return answer
 
 
 def drain(server: Any, timeout_s: float = 30.0) -> dict[str, Any]:

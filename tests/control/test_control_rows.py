@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("sglang")
 
-from drain_rig import SIZES, WAIT_S, ask
-from harness import PAGE, Server
+from drain_rig import SIZES, WAIT_S
+from harness import PAGE, Server, ask
 
 from radixtier.control import Address
 from radixtier.control import clerk as clerk_module

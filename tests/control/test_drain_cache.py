@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip("sglang")
 
-from drain_rig import SIZES, WAIT_S, ask, drain, open_below, until_status
+from drain_rig import SIZES, WAIT_S, drain, open_below, until_status
+from harness import Server, ask
 
 from radixtier.control import Address, Refusal, Target
 from radixtier.control.client import ControlClient, ControlError
@@ -30,8 +31,6 @@ ERRORS = ("read_errors", "write_errors", "verify_errors", "corrupt")
 
 @pytest.fixture
 def make_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    from harness import Server
-
     servers: list[Any] = []
 
     def make(**options: Any) -> Any:

@@ -20,8 +20,8 @@ PROGRAM = """
 import subprocess, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from drain_rig import SIZES, ask, drain, until_status
-from harness import Server
+from drain_rig import SIZES, drain, until_status
+from harness import Server, ask
 from radixtier.control import Address
 from radixtier.control.client import ControlClient
 
