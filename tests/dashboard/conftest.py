@@ -9,20 +9,6 @@ from dashboard_browser import live, until, watched_page
 from dashboard_server import FakeServer, serve
 from dashboard_world import World
 
-from radixtier.demo.pictures import ARGUMENTS, FIX, find_chromium
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    with sync_api.sync_playwright() as playwright:
-        path = find_chromium(playwright.chromium.executable_path)
-        if path is None:
-            pytest.skip(f"no Chromium: {FIX}")
-        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
-
 
 @pytest.fixture
 def server() -> Iterator[Callable[..., FakeServer]]:

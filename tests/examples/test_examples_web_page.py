@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,32 +11,10 @@ import pytest
 from examples_stub import PATIENCE_S, Stub
 from web_page import web_page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-expect = playwright.expect
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+expect.set_options(timeout=PATIENCE_S * 1000)
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script> **&amp;** </p>'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    expect.set_options(timeout=PATIENCE_S * 1000)
-    with playwright.sync_playwright() as tool:
-        own = Path(tool.chromium.executable_path)
-        found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-        if not own.exists() and found is None:
-            pytest.skip("no Chromium is installed")
-        running = tool.chromium.launch(executable_path=None if own.exists() else found, args=FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture
