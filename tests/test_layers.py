@@ -24,6 +24,7 @@ LAYERS = (
     {"tree"},
     {"io"},
     {"store"},
+    {"ranks"},
     {"mover", "tools"},
     {"lab", "suggest"},
     {"cpu"},
@@ -35,7 +36,7 @@ LAYERS = (
 )
 """From low to high; a name is a module or package of radixtier, and "" the package itself."""
 
-PURE = set().union(*LAYERS[:11])
+PURE = set().union(*LAYERS[:12])
 """Layers that never mention SGLang or torch, not even inside a function."""
 
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

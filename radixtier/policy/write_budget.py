@@ -108,18 +108,19 @@ class WriteBudget:
         self._filled: float | None = None
 
     def left(self, now: float) -> float:
-        """Return the bytes that may be taken now."""
-        if self._filled is None:
-            self._filled = now
-        gained = self.rate * max(0.0, now - self._filled)
-        self._filled = max(self._filled, now)
+        """Return the bytes that may be taken now; to ask changes nothing."""
+        gained = 0.0 if self._filled is None else self.rate * max(0.0, now - self._filled)
         # The level itself may be above what the bucket can hold now only by rounding.
-        self._level = min(self._level + gained, max(0.0, self.burst - self.in_flight))
-        return self._level
+        return min(self._level + gained, max(0.0, self.burst - self.in_flight))
+
+    def _fill(self, now: float) -> None:
+        self._level = self.left(now)
+        self._filled = now if self._filled is None else max(self._filled, now)
 
     def take(self, nbytes: int, now: float) -> bool:
         """Take bytes for a write, unless the bucket holds less."""
-        if nbytes > self.left(now):
+        self._fill(now)
+        if nbytes > self._level:
             return False
         self._level -= nbytes
         self.in_flight += nbytes
@@ -127,12 +128,12 @@ class WriteBudget:
 
     def wrote(self, nbytes: int, now: float) -> None:
         """End a write that happened."""
-        self.left(now)
+        self._fill(now)
         self._end(nbytes)
 
     def refund(self, nbytes: int, now: float) -> None:
         """End a write that did not happen: its bytes are there again."""
-        self.left(now)
+        self._fill(now)
         self._end(nbytes)
         self._level += nbytes
 

@@ -15,13 +15,15 @@ A request goes through here like this:
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import os
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -39,11 +41,14 @@ from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
 from radixtier.monitor import EventLog, Ticks
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
+from radixtier.mover.leaving import NothingMore
 from radixtier.mover.sparing import spared
 from radixtier.mover.staging import Staging
 from radixtier.mover.waiting import Path
 from radixtier.mover.waiting_room import WaitingRoom
 from radixtier.policy.bandwidth import CopyRate
+from radixtier.ranks import Agreement, Alone
+from radixtier.ranks.agreement import checksum
 from radixtier.sglang.control import Control
 from radixtier.sglang.draining import Draining
 from radixtier.sglang.explaining import Explaining
@@ -51,12 +56,15 @@ from radixtier.sglang.host_pool import RadixTierMHAHostPool
 from radixtier.sglang.monitoring import make_monitor
 from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
+from radixtier.sglang.ranks import agreed_number
 from radixtier.sglang.recording import Recording
 from radixtier.sglang.request import Request
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
+from radixtier.sglang.restore_ranks import RankedRestoration
 from radixtier.sglang.stack import STRATEGY, Tiers
 from radixtier.sglang.state import StateReader
 from radixtier.sglang.steering import Steering
+from radixtier.store.store import PageStore
 from radixtier.tree.residency import NO_PAGES, NONE, Flags, Pages, State
 from radixtier.tree.writequeue import Piece
 
@@ -81,15 +89,25 @@ MOST_LEAVES = 4096
 """Leaves of HBM that are looked at when a path is to leave it; 10 ms at most."""
 
 
+def ready(queue: Sequence[Any]) -> int:
+    """Return how many leading acknowledgements of a queue of SGLang's controller have come on this rank."""
+    return sum(1 for _ in takewhile(lambda ack: ack.finish_event.query(), queue))
+
+
 class RadixTierCache(UnifiedRadixCache):
     """``UnifiedRadixCache`` whose host tier is logical pages over DRAM and NVMe."""
 
     _mover: Mover | None = None
-    _restoration: Restoration | None = None
+    _restoration: Restoration | RankedRestoration | None = None
     tokenizer: Any = None
     """The scheduler's, if it has one."""
     recording: Recording | None = None
-    """Of the load, if that was asked for."""
+    """Of the load, if that was asked for; of several ranks, the first one has it."""
+    tells_arrivals = False
+    """Whether some rank records the load."""
+    ranks: Alone | Agreement
+    _riding: Agreement | None = None
+    """Has something to say in SGLang's next reduction, the first of this step."""
 
     def __init__(self, params: Any, tiers: Tiers) -> None:
         self._tiers = tiers
@@ -106,7 +124,10 @@ class RadixTierCache(UnifiedRadixCache):
             raise ValueError(f"radixtier: no tier for host pools of type {type(pool).__name__}; start without it")
         self._pool = pool
         self._domain = pool.shared_allocation_domain
-        self.prefill = PrefillWatch()
+        self.ranks = pool.ranks
+        self._salt = agreed_number(pool.ranks).to_bytes(8, "little")
+        self._unnamed = count()
+        self.prefill = PrefillWatch(self.ranks)
         self.copies = CopyRate()
         self._last_tick = 0.0
         self._pace = Pace()
@@ -123,10 +144,10 @@ class RadixTierCache(UnifiedRadixCache):
         self._mover = pool.mover
         self.ahead = Ahead(
             self.mover.tree, self.mover.promotions, self.mover.rate, page_bytes=self.mover.page_bytes,
-            clock=time.monotonic,
+            clock=self.ranks.now,
         )  # fmt: skip
         self.waiting = WaitingRoom(
-            self.mover, self.prefill, self.copies, page_tokens=self.page_size, clock=time.monotonic,
+            self.mover, self.prefill, self.copies, page_tokens=self.page_size, clock=self.ranks.now,
             law=get_memory().hicache_storage_prefetch_policy,
         )  # fmt: skip
         self.explain = Explaining(self)
@@ -140,14 +161,16 @@ class RadixTierCache(UnifiedRadixCache):
         chunk = chunk if chunk > 0 else schedule.max_prefill_tokens
         capacity = self.token_to_kv_pool_allocator.size
         self._staging = Staging(
-            self.mover, self, capacity // self.page_size, chunk // self.page_size, clock=time.monotonic
+            self.mover, self, capacity // self.page_size, chunk // self.page_size, clock=self.ranks.now
         )
         self.ticks = Ticks()
         self.figures = StateReader(self, get_serving().served_model_name)
         self.monitor = make_monitor(self, events)
-        restorer = None if self.mover.store is None else self.mover.store.restorer()
-        if restorer is not None:
-            self._restoration = Restoration(self, restorer)
+        if isinstance(self.ranks, Agreement):
+            self.ranks.state, self.ranks.on_divergence = self._decided, self._stand_down
+            self.ranks.refresh()
+        if self.mover.store is not None:
+            self._restoration = self._make_restoration(self.mover.store)
             self._restore_some(first=True)
 
     @property
@@ -165,6 +188,8 @@ class RadixTierCache(UnifiedRadixCache):
             self._see(params.req, len(params.key), result)
         if result.host_hit_length == 0:
             return result
+        if self.ranks.diverged:
+            return super().match_prefix(replace(params, key=params.key[: result.device_prefix_len]))
         waiting = None if params.req is None else self.waiting.get(params.req.cache_request_handle)
         cut = self.waiting.cut(waiting, result.best_match_node, result.host_hit_length, lambda: self._path(result))
         if cut is None:
@@ -180,7 +205,8 @@ class RadixTierCache(UnifiedRadixCache):
         if request is None:
             prompt_tokens = max(prompt_tokens, len(req.origin_input_ids))
             record = RequestRecord(req.rid, req.session_id, arrived=time.time(), prompt_tokens=prompt_tokens)
-            request = Request(record, time.monotonic(), req.kv_hints)
+            self.ranks.refresh()
+            request = Request(record, self.ranks.now(), req.kv_hints)
             self._requests[req.rid] = request
             if len(self._requests) > REQUESTS_REMEMBERED:
                 self._requests.popitem(last=False)
@@ -291,7 +317,7 @@ class RadixTierCache(UnifiedRadixCache):
         producer: int = super().ready_to_load_host_cache()
         if len(queue) > known and self._on_cpu:
             # There are no events to time, and the copy is over by now.
-            self.copies.observe(queue[-1].num_bytes, time.monotonic() - began)
+            self.ranks.measured(time.monotonic() - began, partial(self.copies.observe, queue[-1].num_bytes))
         return producer
 
     def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
@@ -342,7 +368,7 @@ class RadixTierCache(UnifiedRadixCache):
     def load_back(self, node_id: int, mem_quota: int | None = None, req: Any = None) -> bool:
         """Load a path from DRAM to HBM, all of it or nothing; frames are leased until the copy is acknowledged."""
         path = self._read_path(node_id)
-        if path.loadable < len(path.pages):
+        if path.loadable < len(path.pages) or self.ranks.diverged:
             return False
         self.mover.acquire(path.pages)
         if not super().load_back(node_id, mem_quota, req=req):
@@ -365,7 +391,8 @@ class RadixTierCache(UnifiedRadixCache):
         for ack in running[: len(running) - len(self.cache_controller.ack_load_queue)]:
             self._domain.finish(ack.finish_event)
             if ack.timing_enabled:
-                self.copies.observe(ack.num_bytes, ack.start_event.elapsed_time(ack.finish_event) / 1000)
+                took = ack.start_event.elapsed_time(ack.finish_event) / 1000
+                self.ranks.measured(took, partial(self.copies.observe, ack.num_bytes))
             for node_id in ack.node_ids:
                 pages = self._loads.pop(node_id, None)
                 if pages is not None:
@@ -407,7 +434,7 @@ class RadixTierCache(UnifiedRadixCache):
         space, parent, front = self._in_front_of(node_id)
         if (table.run[pages] == NONE).all():
             # Without a backup of the page in front its key is not known; a random one is at least nobody else's.
-            stretch = Stretch.chained(space, front or os.urandom(DIGEST_BYTES), tokens, self.page_size)
+            stretch = Stretch.chained(space, front or self._nobodys_key(), tokens, self.page_size)
             tree.add(pages, parent, stretch.keys, node=node_id)
             self.explain.computed(node_id, pages)
             self.mover.parking.computed(pages)
@@ -421,6 +448,11 @@ class RadixTierCache(UnifiedRadixCache):
             tree.came_to_hbm(pages)
         for piece in Piece(pages, stretch if front else None).where(table.state[pages] == State.DIRTY):
             self.mover.write_behind(piece)
+
+    def _nobodys_key(self) -> bytes:
+        """Return a random key, the same on all ranks."""
+        number = next(self._unnamed).to_bytes(8, "little")
+        return hashlib.blake2b(self._salt + number, digest_size=DIGEST_BYTES).digest()
 
     def _in_front_of(self, node_id: int) -> tuple[Space, int | None, bytes | None]:
         """Namespace of a node, the handle of the page in front of it, and that page's key.
@@ -466,6 +498,17 @@ class RadixTierCache(UnifiedRadixCache):
         """Host indices of whole pages, int64 on the CPU."""
         return self._pool.tokens_of(pages)
 
+    def _make_restoration(self, store: PageStore) -> Restoration | RankedRestoration | None:
+        if isinstance(self.ranks, Agreement):
+            return RankedRestoration.of(self, self.ranks)
+        restorer = store.restorer()
+        return None if restorer is None else Restoration(self, restorer)
+
+    @property
+    def _restoring(self) -> bool:
+        """Whether paths of an earlier run are still coming back."""
+        return self._restoration is not None and not self._restoration.over
+
     def _restore_some(self, first: bool = False) -> None:
         restoration = self._restoration
         if restoration is None:
@@ -479,7 +522,7 @@ class RadixTierCache(UnifiedRadixCache):
         except Exception:  # a miss is legal, the end of the scheduler is not
             logger.exception("radixtier: the rest of what is on NVMe cannot be brought back")
             restoration.cancel()
-        if restoration.over:
+        if restoration.finished:
             self._restoration = None
 
     # ---- from HBM once more -------------------------------------------------------------------------
@@ -517,7 +560,7 @@ class RadixTierCache(UnifiedRadixCache):
         """Have the copies that were queued begin; where that ends them, nothing stays locked."""
         self.flush_pending_backups()
         if self._on_cpu:
-            self.writing_check()
+            self.writing_check(finish_count=ready(self.cache_controller.ack_write_queue))
 
     def _copy_again(self, end: int, wanted: Callable[[Pages], Flags], staged: bool = False) -> int:
         """Back wanted pages of the path that ends with a node up once more, as far as they are in HBM."""
@@ -598,6 +641,7 @@ class RadixTierCache(UnifiedRadixCache):
 
     def check_hicache_events(self) -> None:
         """Once per scheduler step: reap transfers, commit I/O, make room, and let I/O threads run."""
+        self._riding = self.ranks if isinstance(self.ranks, Agreement) and not self.ranks.left else None
         super().check_hicache_events()
         began = time.monotonic()
         idle = self._idle and not self._requests
@@ -614,12 +658,37 @@ class RadixTierCache(UnifiedRadixCache):
             self.control.step(spare_s, idle)
         if idle:
             began += time.monotonic() - before  # That took nobody's time.
-        self.ahead.step(self._idle and self._restoration is None)
+        self.ahead.step(self._idle and not self._restoring)
         if self.recording is not None:
             self.recording.step()
         self.monitor.step()
         self.ticks.add(time.monotonic() - began)
         self._yield_to_io()
+
+    def _decided(self) -> int:
+        """Return a number that follows from all that was decided about pages so far."""
+        table, tree = self.mover.table, self.mover.tree
+        return checksum(
+            (table.epoch, table.free_handles, table.free_frames, table.held, *table.count.tolist(), len(tree.runs))
+        )
+
+    def _stand_down(self) -> None:
+        """The ranks went different ways: nothing below HBM is served, read or written any more."""
+        mover = self.mover
+        if mover.store is not None:
+            mover.leave_nvme(mover.store, NothingMore(mover.parking.admission))
+            mover.store.seal("the ranks of the server have decided differently")
+
+    def _all_reduce_attn_groups(self, tensor: torch.Tensor, op: Any) -> None:
+        """Reduce as stock does; what the ranks of the tier have to agree on rides along once per step."""
+        ranks, self._riding = self._riding, None
+        if ranks is None:
+            super()._all_reduce_attn_groups(tensor, op)
+            return
+        both = torch.cat([tensor, torch.from_numpy(ranks.offer())])
+        super()._all_reduce_attn_groups(both, op)
+        tensor.copy_(both[: len(tensor)])
+        ranks.learn(both[len(tensor) :].numpy())
 
     @property
     def _idle(self) -> bool:
@@ -631,7 +700,7 @@ class RadixTierCache(UnifiedRadixCache):
 
         Not while paths are coming back: the hottest came first, so that the tree takes them for the oldest.
         """
-        if self._restoration is None and (pages := self.mover.to_forget):
+        if not self._restoring and (pages := self.mover.to_forget):
             self._evict_leaves(pages)
 
     def _evict_leaves(self, pages: int) -> None:
@@ -682,7 +751,9 @@ class RadixTierCache(UnifiedRadixCache):
                 self.recording.close()
             if self._restoration is not None:
                 self._restoration.abandon()
-            self.writing_check()
+            # What is over here; the other ranks may be gone already.
+            self.writing_check(finish_count=ready(self.cache_controller.ack_write_queue))
+            self.ranks.leave()
             self._mover.close(CLOSE_TIMEOUT_S)
             self.monitor.close()
         super().release_host_resources()

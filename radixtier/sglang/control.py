@@ -164,7 +164,7 @@ class Control:
         return cache.figures.read()
 
     def _page(self, after: int, limit: int) -> Mapping[str, Any]:
-        now = time.monotonic()
+        now = self._cache.ranks.now()
         return self._rows.page(after, limit, now, time.time() - now)
 
     def _requests(self, command: ExplainRequests) -> list[Any]:

@@ -46,6 +46,8 @@ class Draining:
         Refusal
             Where there is nothing to drain.
         """
+        if self._cache.ranks.size > 1:
+            raise Refusal(409, "a server of several ranks cannot be drained while it runs; stop it instead")
         if not self._directories:
             raise Refusal(409, "this server has no NVMe tier; nothing of it is open on a drive")
         if self._drain is not None:

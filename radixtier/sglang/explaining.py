@@ -141,8 +141,8 @@ class Explaining:
         states, counts = np.unique(table.state[pages], return_counts=True)
         places = {PLACES[State(s)]: n * cache.page_size for s, n in zip(states.tolist(), counts.tolist(), strict=True)}
         above = int(table.marked(pages, HBM).sum()) * cache.page_size
-        offset = time.time() - time.monotonic()
-        now = time.monotonic()
+        now = cache.ranks.now()
+        offset = time.time() - now
         pins = {tier.value: cache.steering.pins.strength(run, now, tier) for tier in Tier}
         return NodeReport(
             node=run,

@@ -63,6 +63,7 @@ def create_cache(ctx: Any) -> Any:
     )
     cache_class: Any = partial(RadixTierCache, tiers=tiers)
     cache = create_unified_radix_cache(ctx, cache_class=cache_class)
+    cache.tells_arrivals = config.record is not None
     if ctx.tp_rank == 0:
         cache.recording = _recording(config, cache)
     _CACHES.add(cache)
@@ -152,7 +153,7 @@ def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> 
         return
     cache.tokenizer = getattr(scheduler, "tokenizer", None)
     # Without NVMe there is nothing to promote, but a recording learns when requests arrive.
-    if mover.store is not None or cache.recording is not None:
+    if mover.store is not None or cache.tells_arrivals:
         scheduler.enable_hicache_storage = True
 
 

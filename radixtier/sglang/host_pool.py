@@ -20,6 +20,7 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
+from radixtier.ranks import Agreement, Alone
 from radixtier.tree.residency import NONE, Pages
 
 
@@ -92,6 +93,7 @@ class LogicalPoolMixin:
     """
 
     mover: Mover
+    ranks: Alone | Agreement
     shared_allocation_domain: LayoutDomain
 
     # ---- sizes --------------------------------------------------------------------------------------
@@ -252,6 +254,7 @@ def _upload(physical: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 class RadixTierMHAHostPool(LogicalPoolMixin, MHATokenToKVPoolHost):
     """The stock MHA/GQA host pool with logical pages."""
 
-    def __init__(self, *args: Any, mover: Mover, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, mover: Mover, ranks: Alone | Agreement, **kwargs: Any) -> None:
         self.mover = mover
+        self.ranks = ranks
         super().__init__(*args, **kwargs)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radixtier.policy.prefill import PrefillCost
+from radixtier.ranks import Ranks
 
 BATCHES_REMEMBERED = 4096
 """Requests whose first insertion may be outstanding; more than that only after errors."""
@@ -27,8 +28,9 @@ class _Batch:
 class PrefillWatch:
     """Feeds :class:`PrefillCost`."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks) -> None:
         self.cost = PrefillCost()
+        self._ranks = ranks
         self._next = _Batch()
         self._running: dict[Any, _Batch] = {}
 
@@ -52,7 +54,8 @@ class PrefillWatch:
         batch.requests.discard(request)
         batch.parts.append((end - start, start))
         if not batch.requests:
-            self.cost.observe(batch.parts, time.monotonic() - batch.started)
+            took = time.monotonic() - batch.started
+            self._ranks.measured(took, lambda seconds: self.cost.observe(batch.parts, seconds))
 
     def dropped(self, request: Any) -> None:
         """A request is gone without an insertion: its batch tells nothing any more."""

@@ -1,26 +1,19 @@
 """After a restart: what an earlier run stored goes back into SGLang's tree, while the server serves.
 
 Owns the reader of the journals until everything is back. The rows come parents first and hottest first; each becomes
-a node without a copy in HBM, whose pages are on NVMe only. A row that hangs from nothing (its parent was forgotten
-meanwhile) is given up, and so is what the server has computed anew before the row's turn came. Scheduler thread only;
-reading and checking the rows is done by a thread of the store.
+a node without a copy in HBM, whose pages are on NVMe only. Of one rank; several go by
+:mod:`radixtier.sglang.restore_ranks`. Scheduler thread only; reading and checking the rows is done by a thread of the
+store.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from array import array
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
-from sglang.srt.mem_cache.radix_cache import RadixKey
-
-from radixtier.identity import Space
-from radixtier.sglang.private import apply_actions
-from radixtier.store.restorer import Restorer, Stored
+from radixtier.sglang.restore_insert import Inserter
+from radixtier.store.restorer import Restorer
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +37,7 @@ class Restoration:
     """
 
     def __init__(self, cache: Any, restorer: Restorer) -> None:
-        self._cache = cache
+        self._inserter = Inserter(cache)
         self._restorer = restorer
         self._mover = cache.mover
         self._warmest: list[Any] | None = None
@@ -71,7 +64,7 @@ class Restoration:
                 self.over = done
                 return
             if rows := self._restorer.take(1):
-                self._insert(rows[0])
+                self._inserter.insert(rows[0])
             elif not done or not self._touch_next():
                 return
 
@@ -83,7 +76,7 @@ class Restoration:
             self._end()
             return False
         space, tokens = self._warmest.pop()
-        self._cache.match_all(MatchPrefixParams(key=self._key(space, tokens)))
+        self._inserter.touch(space, tokens)
         return True
 
     def _end(self) -> None:
@@ -93,6 +86,11 @@ class Restoration:
                 "radixtier: %d of %d stored pages are back, %.1f s after the start of the cache",
                 self._mover.stats.restored, self._restorer.pages_total, time.monotonic() - self._begun,
             )  # fmt: skip
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over, and needs no step any more."""
+        return self.over
 
     @property
     def reading(self) -> bool:
@@ -110,50 +108,3 @@ class Restoration:
             self._cancelled = True
             self._restorer.cancel()
             self.step(0.001)
-
-    def _key(self, space: Space, tokens: npt.NDArray[np.int32]) -> Any:
-        whole = array("q")
-        whole.frombytes(tokens.astype(np.int64).tobytes())
-        return RadixKey(whole, space.extra_key, self._cache.tree_core.is_eagle, cache_salt=space.cache_salt)
-
-    def _hashes(self, key: Any, first: int) -> list[str]:
-        """One hash per page from ``first`` on: SGLang's own where its cache events tell them to others, else empty."""
-        if not self._cache.tells_events:
-            return [""] * (len(key) // self._cache.page_size - first)
-        from sglang.srt.mem_cache.utils import get_storage_hash_str
-
-        hashes: list[str] = get_storage_hash_str(key, page_size=self._cache.page_size)
-        return hashes[first:]
-
-    def _insert(self, stored: Stored) -> None:
-        cache, mover, page_size = self._cache, self._mover, self._cache.page_size
-        stretch, slots = stored.stretch, stored.slots
-        key = self._key(stretch.space, np.concatenate([stored.path, stretch.tokens.reshape(-1)]))
-        found = self._cache.match_all(MatchPrefixParams(key=key))
-        matched = found.device_prefix_len + found.host_hit_length
-        there = (matched - len(stored.path)) // page_size
-        node = found.best_match_node
-        last = None if matched == 0 else cache.last_page(node)
-        if there < 0 or (matched and last is None):
-            mover.store.free(slots)  # Nothing to hang from.
-            return
-        if there:
-            self._meet(node, slots[:there], stored.checksums[:there])
-        if there == len(stretch):
-            return
-        pages = mover.restore(stretch.part(there, len(stretch)), slots[there:], stored.checksums[there:], last)
-        if pages is None:
-            return
-        hashes = self._hashes(key, matched // page_size)
-        result = cache.tree_core.insert_host(node, key[matched:], cache.tokens_of(pages), hashes)
-        apply_actions(cache, result.cache_actions)
-        if result.host_insert_dropped or result.prefix_len:
-            logger.error("radixtier: SGLang did not take %d restored pages", len(pages))
-            mover.free(pages if result.host_insert_dropped else pages[: result.prefix_len // page_size])
-
-    def _meet(self, node: int, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]) -> None:
-        """The last pages up to ``node`` are there already: keep one copy of each."""
-        pages = self._cache.last_pages(node, len(slots))
-        known = len(pages)
-        self._mover.store.free(slots[: len(slots) - known])
-        self._mover.restore_again(pages, slots[len(slots) - known :], checksums[len(slots) - known :])

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from sglang.srt.mem_cache.hicache_storage import PoolName
 from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
@@ -30,8 +30,10 @@ from radixtier.control import Address
 from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
 from radixtier.policy.admission import Admission, AdmitAll
+from radixtier.ranks import AgreedStore, Agreement, Alone
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
 from radixtier.sglang.identity import PageShape
+from radixtier.sglang.ranks import make_ranks
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import ResidencyTable
 from radixtier.tree.tiertree import TierTree
@@ -100,7 +102,7 @@ class RadixTierStrategy(StackStrategy):
     def build(self, *, cache: Any, kvcache: Any, params: Any, server_args: Any, load_cache_event: Any, **_: Any) -> Any:
         """Build pool, mover, store and controller; the cache finds the mover at ``host_pool.mover``."""
         assert self._tiers is not None
-        pool = _build_pool(self._tiers, kvcache, params.page_size)
+        pool = _build_pool(self._tiers, kvcache, params.page_size, make_ranks(params.tp_cache_group))
         entry = build_pool_entry(
             name=PoolName.KV,
             host_pool=pool,
@@ -131,15 +133,16 @@ class RadixTierStrategy(StackStrategy):
         )
 
 
-def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostPool:
+def _build_pool(tiers: Tiers, kvcache: Any, page_size: int, ranks: Alone | Agreement) -> RadixTierMHAHostPool:
     info = kvcache.get_device_pool_infos()[0].buffer_info
     layers = len(info.buffers.k)
     page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
     n_frames, n_slots = tiers.n_frames(page_bytes), tiers.n_slots
     table = ResidencyTable(n_frames + n_slots, n_frames)
-    tree = TierTree(table, tiers.eviction)
+    tree = TierTree(table, tiers.eviction, ranks.now)
     mover = Mover(
-        table, tree, None, page_bytes=page_bytes, admission=tiers.admission(n_slots), scrub_rate=tiers.scrub_rate
+        table, tree, None, page_bytes=page_bytes, admission=tiers.admission(n_slots), scrub_rate=tiers.scrub_rate,
+        clock=ranks.now,
     )  # fmt: skip
     # The size was checked before the model was loaded; SGLang's own check keeps 10 GiB free, which a small machine
     # does not have.
@@ -157,12 +160,14 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostP
             write_back_staging=kvcache.hicache_write_back_staging,
             host_token_capacity=n_frames * page_size,
             mover=mover,
+            ranks=ranks,
         )
     if n_slots:
         dtype = str(info.dtype).removeprefix("torch.")
         layout = get_memory().hicache_mem_layout
         shape = PageShape(dtype, layout, page_size, layers, info.head_num, info.head_dim, info.v_head_dim)
-        mover.store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set)
+        store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set)
+        mover.store = cast(PageStore, AgreedStore(store, ranks)) if isinstance(ranks, Agreement) else store
     logger.info(
         "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
         n_frames, page_size, page_bytes / 1024, n_slots, table.nbytes() / 2**20,

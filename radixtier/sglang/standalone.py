@@ -49,8 +49,11 @@ def publish_arguments(page_size: int, layout: str = "page_first_direct", backend
     activate()
 
 
-def build_parameters(geometry: Geometry) -> Any:
-    """Build the device pool, its allocator and the request pool; returns SGLang's ``CacheInitParams``."""
+def build_parameters(geometry: Geometry, group: Any = None) -> Any:
+    """Build the device pool, its allocator and the request pool; returns SGLang's ``CacheInitParams``.
+
+    ``group`` is the process group of the ranks of one server, None for one rank.
+    """
     import torch
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -71,6 +74,7 @@ def build_parameters(geometry: Geometry) -> Any:
         token_to_kv_pool_allocator=allocator,
         page_size=g.page_size,
         tree_components=(ComponentType.FULL,),
+        tp_cache_group=group,
     )
 
 
@@ -88,13 +92,13 @@ def build_stock(geometry: Geometry) -> Any:
     return cache
 
 
-def build_tiered(geometry: Geometry, tiers: Any) -> Any:
-    """Build the tiered cache; ``tiers`` is a :class:`radixtier.sglang.stack.Tiers`."""
+def build_tiered(geometry: Geometry, tiers: Any, group: Any = None) -> Any:
+    """Build the tiered cache; ``tiers`` is a :class:`radixtier.sglang.stack.Tiers`, ``group`` as for the parameters."""
     from sglang.srt.runtime_context import get_server_args
 
     from radixtier.sglang.cache import RadixTierCache
 
-    params = build_parameters(geometry)
+    params = build_parameters(geometry, group)
     cache = RadixTierCache(params, tiers)
     cache.init_hicache(get_server_args(), params)
     return cache

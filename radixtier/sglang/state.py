@@ -88,7 +88,7 @@ class StateReader:
             "promotions": _promotions(mover.stats),
             "wear": None if stats is None else self._wear(int(stats["write_bytes"]), now),
             "policies": {"eviction": mover.tree.policy, "admission": mover.parking.admission.name},
-            "pins": cache.steering.pins.figures(time.monotonic()),
+            "pins": cache.steering.pins.figures(cache.ranks.now()),
             "estimates": {
                 "nvme_read_bytes_per_s": mover.rate.rate,
                 "nvme_slowness": mover.rate.slowness,
@@ -132,7 +132,7 @@ class StateReader:
     def _wear(self, written: int, now: float) -> dict[str, Any]:
         """Bytes written, what the budget still allows, and when the drives will be worn out."""
         budget = getattr(self._cache.mover.parking.admission, "budget", None)
-        left = None if budget is None else budget.left(time.monotonic())
+        left = None if budget is None else budget.left(self._cache.ranks.now())
         found = {
             "bytes_written": written,
             "budget_bytes_per_day": None if budget is None else budget.bytes_per_day,

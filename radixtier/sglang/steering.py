@@ -53,6 +53,7 @@ class Steering:
     def __init__(self, cache: Any) -> None:
         self._cache = cache
         self._mover = cache.mover
+        self._now = cache.ranks.now
         table = self._mover.table
         self.pins = PinLedger({Tier.DRAM: table.n_frames, Tier.NVME: table.n_handles - table.n_frames})
         self._retained: dict[int, tuple[int, Any]] = {}
@@ -76,7 +77,7 @@ class Steering:
     def _pinned_pages(self, run: int) -> int:
         if self._mover.promotions.awaited(run):
             return int(self._mover.tree.runs[run].live)
-        return self.pins.pages(run, time.monotonic(), Tier.DRAM)
+        return self.pins.pages(run, self._now(), Tier.DRAM)
 
     # ---- where ---------------------------------------------------------------------------------------
 
@@ -160,10 +161,10 @@ class Steering:
         run = self._mover.tree.run_of(int(span[-1]))
         if run is None:
             return hint.rejected("its backup is not over yet", asked)
-        self._mover.tree.expect(run, time.monotonic() + hint.by_s)
+        self._mover.tree.expect(run, self._now() + hint.by_s)
         if hint.by_s > 0:
             nbytes = len(span) * self._mover.page_bytes
-            at = time.monotonic() + hint.by_s - 2 * float(self._mover.rate.seconds(float(nbytes)))
+            at = self._now() + hint.by_s - 2 * float(self._mover.rate.seconds(float(nbytes)))
             heapq.heappush(self._later, (at, next(self._numbers), run))
             if len(self._later) > MOST_LATER:
                 self._later.pop()
@@ -184,7 +185,7 @@ class Steering:
         self._mover.parking.admit(tree.runs_of(span))
         left = self._give_up(span, hint.hbm)
         if len(left):
-            self._demoting.append(_Demotion(time.monotonic() + DEMOTE_S, left, table.key[left], hint.hbm))
+            self._demoting.append(_Demotion(self._now() + DEMOTE_S, left, table.key[left], hint.hbm))
             if len(self._demoting) > MOST_LATER:
                 self._demoting.popleft()
             tokens = len(left) * self._cache.page_size
@@ -211,7 +212,7 @@ class Steering:
             return hint.rejected("this server has no NVMe tier", asked)
         if tier is Tier.NVME and self._mover.leaving:
             return hint.rejected("NVMe is drained", asked)
-        now = time.monotonic()
+        now = self._now()
         self._settle_pins(now)
         runs = list(dict.fromkeys(self._mover.table.run[span].tolist()))
         granted, last = 0, None
@@ -276,7 +277,7 @@ class Steering:
 
     def give_way(self) -> None:
         """Nothing but retained paths is left below HBM: the weakest goes."""
-        run = self.pins.yield_weakest(time.monotonic(), Tier.NVME)
+        run = self.pins.yield_weakest(self._now(), Tier.NVME)
         if run is not None:
             self._unretain(run)
 
@@ -284,7 +285,7 @@ class Steering:
         """Do what is due, and end what is over."""
         if not (self._retained or self._demoting or self._later):
             return
-        now = time.monotonic()
+        now = self._now()
         for run in [run for run in self._retained if not self.pins.pinned(run, now, Tier.NVME)]:
             self._unretain(run)
         while self._later and self._later[0][0] <= now:

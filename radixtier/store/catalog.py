@@ -66,7 +66,7 @@ class Catalog:
         space, seeds = _number_spaces(indexes)
         root = (self.front == seeds[space]).all(axis=1)
 
-        pages = _Pages(self.keys)
+        pages = PageIndex(self.keys)
         before = pages.find(self.front)  # the page in front of each row, if it is stored
         self.skip: Ints = np.zeros(len(self.slot), dtype=np.int64)
         reached = self._link(before, root, space)
@@ -98,7 +98,7 @@ class Catalog:
         reached: Flags = up[:n] == n  # a damaged row may name itself, in a circle: that never arrives
         return reached
 
-    def _skip_repeated(self, pages: _Pages, before: Ints, reached: Flags) -> Ints:
+    def _skip_repeated(self, pages: PageIndex, before: Ints, reached: Flags) -> Ints:
         """Leave every key to one row, the one that begins closest to the root; return the pages in front anew.
 
         Equal keys have equal paths, so what a row shares with one that begins no later is all it has up to there.
@@ -141,8 +141,8 @@ class Catalog:
         self.orphans: Ints = np.stack([self.drive, self.slot, lost], axis=1)[lost > 0]
 
 
-class _Pages:
-    """Pages in the order of the first half of their keys."""
+class PageIndex:
+    """Pages in the order of the first half of their keys, ``[pages, 16]``."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys

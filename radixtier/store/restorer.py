@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from radixtier.identity import Space
 from radixtier.store.catalog import Catalog
-from radixtier.store.jobs import expand
 from radixtier.store.journal_reader import JournalReader
+from radixtier.store.known import known_rows, open_readers, slots_in
 from radixtier.store.prefixes import Tokens
 from radixtier.store.restore_walk import Stored, Walk
-from radixtier.store.rows import Index, Ints, JournalError, no_rows
+from radixtier.store.rows import Index, Ints
 
 __all__ = ["Restorer", "Stored", "Warm"]
 
@@ -73,7 +72,7 @@ class Restorer:
         self._paths = list(paths)
         self._bases = list(bases)
         self._extents = list(extents)
-        self._left = [_slots_in(each) for each in extents]
+        self._left = [slots_in(each) for each in extents]
         self._cancelled = False
         self._change = threading.Condition()  # guards what follows
         self._ready: deque[Stored] = deque()
@@ -133,7 +132,7 @@ class Restorer:
     def _run(self) -> None:
         try:
             with contextlib.ExitStack() as stack:
-                self._restore([self._open(path, stack) for path in self._paths])
+                self._restore(open_readers(self._paths, stack))
         except Exception:  # whatever is wrong with the journals, the server goes on with what it has
             logger.exception("radixtier: the journals cannot be read to the end: the rest of the store starts empty")
         dropped = [base + np.flatnonzero(left) for base, left in zip(self._bases, self._left, strict=True)]
@@ -142,17 +141,12 @@ class Restorer:
             self._ended = True
             self._change.notify_all()
 
-    def _open(self, path: Path, stack: contextlib.ExitStack) -> JournalReader | None:
-        try:
-            return stack.enter_context(contextlib.closing(JournalReader.open_readonly(path)))
-        except JournalError as e:
-            logger.warning("radixtier: %s: the pages of this drive are not brought back", e)
-            return None
-
     def _restore(self, readers: list[JournalReader | None]) -> None:
-        indexes = [self._index(drive, reader) for drive, reader in enumerate(readers)]
-        if self._cancelled:
-            return
+        indexes: list[Index] = []
+        for reader, extents in zip(readers, self._extents, strict=True):
+            if self._cancelled:
+                return
+            indexes.append(known_rows(reader, extents))
         catalog = Catalog(indexes)
         page_tokens = next((reader.page_tokens for reader in readers if reader), 1)
         warm_bytes = 0
@@ -165,19 +159,6 @@ class Restorer:
                 tokens = np.concatenate([stored.path, stored.stretch.tokens.reshape(-1)])
                 warm_bytes += tokens.nbytes
                 self._warm.append(Warm(stored.stretch.space, tokens))
-
-    def _index(self, drive: int, reader: JournalReader | None) -> Index:
-        """Return the rows of a drive that the caller knows of."""
-        try:
-            index = reader.index() if reader and not self._cancelled else no_rows()
-        except JournalError as e:
-            logger.warning("radixtier: %s: the pages of this drive are not brought back", e)
-            return no_rows()
-        known = self._extents[drive]
-        if not len(known):
-            return no_rows()
-        at = np.minimum(np.searchsorted(known[:, 0], index.slot), len(known) - 1)
-        return index.select((known[at, 0] == index.slot) & (known[at, 1] == index.pages))
 
     def _offer(self, stored: Stored) -> bool:
         """Put a row into the queue once there is room; False when nobody wants it any more."""
@@ -193,10 +174,3 @@ class Restorer:
 def _nbytes(stored: Stored) -> int:
     stretch = stored.stretch
     return stored.path.nbytes + stretch.tokens.nbytes + stretch.keys.nbytes + 16 * len(stretch)
-
-
-def _slots_in(extents: Ints) -> npt.NDArray[np.bool_]:
-    """Return which slots the extents have, as flags up to the last one."""
-    flags = np.zeros(int(extents.sum(axis=1).max(initial=0)), dtype=np.bool_)
-    flags[expand(extents)] = True
-    return flags

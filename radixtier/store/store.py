@@ -24,6 +24,7 @@ from radixtier.io.engine import Engine
 from radixtier.io.frames import FrameBuffer
 from radixtier.store.board import Board
 from radixtier.store.drive import Drive
+from radixtier.store.finder import Finder
 from radixtier.store.health import DriveHealth
 from radixtier.store.jobs import Chunk, Ints, Job, JobDone, Priority, Sums, cut, new_job
 from radixtier.store.keeper import Finding
@@ -172,9 +173,13 @@ class PageStore:
         """
         slots = self._slots.alloc(n, [drive.writable for drive in self._drives])
         if slots is None:
-            for drive in self._drives:
-                drive.hurry()
+            self.hurry()
         return slots
+
+    def hurry(self) -> None:
+        """Have freed slots come back soon: somebody waits for them."""
+        for drive in self._drives:
+            drive.hurry()
 
     def free(self, slots: Ints) -> None:
         """Give slots back, in any order; none may have a transfer that `poll` has not reported yet.
@@ -358,10 +363,22 @@ class PageStore:
 
     def restorer(self) -> Restorer | None:
         """Return what brings the pages of an earlier run back, None if there are none; call it once, after opening."""
-        if self._sealed or not any(len(drive.rows) for drive in self._drives):
+        if self._sealed or not self.has_rows:
             return None
+        return Restorer(*self._journals())
+
+    def finder(self) -> Finder:
+        """Return what finds the pages of an earlier run for a rank that is told which; in the place of `restorer`."""
+        return Finder(*self._journals(), self._board.wake)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether an earlier run left anything."""
+        return any(len(drive.rows) for drive in self._drives)
+
+    def _journals(self) -> tuple[list[Path], list[int], list[Ints]]:
         paths = [drive.volume.plan.files.db for drive in self._drives]
-        return Restorer(paths, [drive.base for drive in self._drives], [drive.rows for drive in self._drives])
+        return paths, [drive.base for drive in self._drives], [drive.rows for drive in self._drives]
 
     # End
 

@@ -36,7 +36,7 @@ from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
 
 PAGE = 4
-CLOCKED = ("cache", "steering", "prefill_watch", "explaining", "control")
+CLOCKED = ("cache", "prefill_watch", "explaining", "control")
 """Modules that read the time themselves."""
 
 GEOMETRY = {"layers": 2, "heads": 1, "head_dim": 8}
@@ -143,6 +143,9 @@ class Server:
     """Pages of a prefill chunk: what HBM loses next is copied to DRAM two of them ahead."""
     learns: bool = False
     """Whether the cache learns from how long prefill takes here, which is nothing."""
+    group: Any = None
+    """Process group of the ranks of one server; every rank has bytes of its own."""
+    rank: int = 0
     engine: Any = None
     store: Any = None
     cache: Any = None
@@ -151,43 +154,31 @@ class Server:
 
     def __post_init__(self) -> None:
         standalone.publish_arguments(PAGE, self.layout, self.backend)
-        self.engine = FaultEngine(PosixEngine(direct=False), seed=1)
+        self.engine = FaultEngine(PosixEngine(direct=False), seed=1 + self.rank)
         geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY)
         tiers = Tiers(
             lambda _: self.dram, self.nvme, self._open, eviction=self.eviction, admission=lambda _: self.admission(),
             control=self.control, control_key=self.control_key,
         )  # fmt: skip
-        self.cache = standalone.build_tiered(geometry, tiers)
+        self.cache = standalone.build_tiered(geometry, tiers, self.group)
         self.prefill_rate(1.0)
         if self.chunk:
-            self.cache._staging = Staging(self.cache.mover, self.cache, self.hbm, self.chunk, clock=time.monotonic)
+            self.cache._staging = Staging(
+                self.cache.mover, self.cache, self.hbm, self.chunk, clock=self.cache.ranks.now
+            )
         if self.clock is not None:
-            self._follow(self.clock)
+            self.cache.ranks.clock = self.clock.monotonic
         if not self.idle:
             self.cache.ahead._idled = float("inf")
         self.allocator = self.cache.token_to_kv_pool_allocator
         self.kv = self.allocator.get_kvcache()
-
-    def _follow(self, clock: Clock) -> None:
-        mover = self.cache.mover
-        mover.tree.clock = clock.monotonic
-        for part in (
-            mover,
-            mover.promotions,
-            mover.parking,
-            mover.writes,
-            mover.scrub,
-            self.cache.ahead,
-            self.cache.waiting,
-            self.cache._staging,
-        ):
-            part._clock = clock.monotonic
 
     def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any) -> PageStore:
         self.store = PageStore(
             [self.directory], footprint(n_slots, frames.page_bytes, PAGE), frames, page_tokens=PAGE,
             identity=None if self.weights is None else StoreIdentity(weights=self.weights, **shape._asdict()),
             engine=lambda _: self.engine, wake=wake, threads=self.threads, io_bytes=2 * frames.page_bytes,
+            rank=self.rank,
         )  # fmt: skip
         return self.store
 
@@ -228,7 +219,7 @@ class Server:
         shape = (2, GEOMETRY["layers"], PAGE, GEOMETRY["heads"], GEOMETRY["head_dim"])
         values = np.empty((pages, *shape), np.float32)
         for page in range(pages):
-            values[page] = np.random.default_rng(int.from_bytes(keys[page].tobytes(), "little")).random(
+            values[page] = np.random.default_rng(self.rank + int.from_bytes(keys[page].tobytes(), "little")).random(
                 shape, np.float32
             )
         return torch.from_numpy(values)

@@ -494,6 +494,7 @@ def test_scheduler_tells_arrivals(make_server: Any, record: Any, clock: Any, nvm
     server = make_server(hbm=24, dram=32, nvme=nvme, clock=clock)
     if recorded:
         record(server)
+        server.cache.tells_arrivals = True
     scheduler = SimpleNamespace(tree_cache=server.cache, enable_hicache_storage=False)
     factory._after_scheduler(None, scheduler)
     assert scheduler.enable_hicache_storage == (nvme > 0 or recorded)

@@ -1,0 +1,268 @@
+"""After a restart of several ranks: what all of them have stored goes back into their trees, the same on each.
+
+Owns what is on its way between reading the journals and the trees. The first rank reads its journals, parents first and
+hottest first, and tells the others row by row; each looks up the same pages in its own journals, in its own time. A row
+goes back when all have answered, as far as every rank has its pages, in the order in which the rows were told. So the
+trees stay alike whatever a crash left on which rank. What not all ranks have is given up. Scheduler thread only;
+journals are read by threads of the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import OrderedDict, deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from radixtier.identity import Space, Stretch, namespace_seed
+from radixtier.ranks import Agreement, Completion, Completions, Words
+from radixtier.ranks.completions import FAILED, OK
+from radixtier.sglang.restore import FIRST_S
+from radixtier.sglang.restore_insert import Inserter
+from radixtier.store.finder import Finder, Found
+from radixtier.store.prefixes import Tokens
+from radixtier.store.restorer import WARM_ROWS, Restorer, Stored
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES = 64 << 10
+"""Of rows told at once, if one row is not larger."""
+
+MOST_ROWS = 256
+"""Told and not put back yet."""
+
+PATHS_BYTES = 32 << 20
+"""Of paths that every rank remembers, so that they are told once."""
+
+TOUCHES = 64
+"""Paths per step, in the end."""
+
+WAIT_S = 0.02
+"""Until the first rank looks again for rows, before there are requests."""
+
+END = b"end"
+
+
+class _Row(NamedTuple):
+    stretch: Stretch
+    path: Tokens | None
+    """Tokens in front; None where they are not known."""
+
+
+class Paths:
+    """Paths by the key of their last page, the least recently used forgotten first."""
+
+    def __init__(self, most_bytes: int = PATHS_BYTES) -> None:
+        self._most = most_bytes
+        self._paths: OrderedDict[bytes, Tokens] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: bytes) -> Tokens | None:
+        """Return a path, None for one that is forgotten."""
+        path = self._paths.get(key)
+        if path is not None:
+            self._paths.move_to_end(key)
+        return path
+
+    def put(self, key: bytes, path: Tokens) -> None:
+        """Remember a path."""
+        before = self._paths.pop(key, None)
+        self._bytes += path.nbytes - (0 if before is None else before.nbytes)
+        self._paths[key] = path
+        while self._bytes > self._most:
+            self._bytes -= self._paths.popitem(last=False)[1].nbytes
+
+
+class RankedRestoration:
+    """Puts back what the ranks of ``cache`` have stored.
+
+    Attributes
+    ----------
+    over : bool
+        Whether nothing comes back any more; all ranks say the same.
+    """
+
+    def __init__(self, cache: Any, ranks: Agreement) -> None:
+        self._ranks = ranks
+        self._store = cache.mover.store
+        self._stats = cache.mover.stats
+        self._page_size: int = cache.page_size
+        self._inserter = Inserter(cache)
+        self._words = Words(first=ranks.rank == 0)
+        self._jobs = Completions()
+        ranks.join(self._words)
+        ranks.join(self._jobs)
+        self._restorer: Restorer | None = self._store.restorer() if ranks.rank == 0 else None
+        self._finder: Finder | None = None if ranks.rank == 0 else self._store.finder()
+        self._mine: deque[Stored] = deque()
+        """Rows of the first rank that were told and not heard yet."""
+        self._told = Paths()
+        """What the others will remember once they have heard all that was told."""
+        self._paths = Paths()
+        self._rows: dict[int, _Row] = {}
+        self._answered: dict[int, Completion] = {}
+        self._heard = self._next = self._last_told = 0
+        self._warm: list[tuple[Space, bytes]] = []
+        self._ended = self._end_told = self._cancelled = False
+        self.over = False
+
+    @classmethod
+    def of(cls, cache: Any, ranks: Agreement) -> RankedRestoration | None:
+        """Return one if any rank has something to bring back; every rank calls this at the same point."""
+        return cls(cache, ranks) if ranks.agreed(-int(cache.mover.store.has_rows)) else None
+
+    def first(self) -> None:
+        """Restore for so long as one rank does, before there are requests."""
+        self._ranks.reduce()
+        end = self._ranks.now() + FIRST_S
+        while not self.over and self._ranks.now() < end:
+            self.step()
+            if self._restorer is not None and not self._words.waiting and not self._end_told:
+                self._restorer.wait(WAIT_S)
+            self._ranks.reduce()
+
+    def step(self, seconds: float = 0.0) -> None:
+        """Go on with what the last reduction brought."""
+        for message in self._words.hear():
+            self._hear(message)
+        for found in self._finder.take() if self._finder is not None else ():
+            codes = np.where(found.there, OK, FAILED).astype(np.int8)
+            self._jobs.end(found.number, codes, (0.0, 0.0), found)
+        self._answered.update((each.tag, each) for each in self._jobs.take())
+        while self._next in self._answered:
+            self._put_back(self._rows.pop(self._next), self._answered.pop(self._next))
+            self._next += 1
+        if not self._cancelled:
+            self._tell()
+        if not self.over and self._next == self._heard and not self._words.coming:
+            self.over = self._cancelled or (self._ended and not self._touch_some())
+            if self.over and self._finder is not None:
+                self._finder.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over, and this rank has given back all that it has in excess; call it until it is so."""
+        if not self.over:
+            return False
+        if self._restorer is not None:
+            done = self._restorer.done
+            for slots in self._restorer.take_dropped():
+                self._store.free(slots)
+            return done
+        if self._finder is None or not self._finder.over:
+            return self._finder is None
+        for found in self._finder.take():
+            self._store.free(found.slots)
+        self._store.free(self._finder.rest())
+        return True
+
+    def cancel(self) -> None:
+        """Give up what is not back yet; every rank calls this at the same point."""
+        if self._cancelled or self.over:
+            return
+        self._cancelled = True
+        if self._restorer is not None:
+            self._restorer.cancel()
+            for _ in range(self._last_told if self._words.drop() else 0):
+                self._store.free(self._mine.pop().slots)
+
+    def abandon(self) -> None:
+        """Stop; what is not back yet stays on record for the next restart."""
+        self.over = True
+        if self._restorer is not None:
+            self._restorer.cancel()
+        if self._finder is not None:
+            self._finder.close()
+
+    # ---- telling -------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        restorer = self._restorer
+        if restorer is None or self._end_told or self._words.waiting:
+            return
+        done = restorer.done
+        for slots in restorer.take_dropped():
+            self._store.free(slots)
+        rows, nbytes = [], 0
+        while nbytes < MESSAGE_BYTES and len(self._mine) + len(self._rows) < MOST_ROWS and (taken := restorer.take(1)):
+            stretch, path = taken[0].stretch, taken[0].path
+            known = self._told.get(stretch.front) is not None or not len(path)
+            self._remember(self._told, stretch, path)
+            rows.append((*stretch.space, stretch.front, None if known else path.tobytes(), stretch.tokens.tobytes()))
+            nbytes += sum(len(part) for part in rows[-1] if isinstance(part, bytes))
+            self._mine.append(taken[0])
+        if rows:
+            self._words.say(pickle.dumps(rows))
+            self._last_told = len(rows)
+        elif done:
+            self._end_told = True
+            self._last_told = 0
+            self._words.say(END)
+
+    def _remember(self, paths: Paths, stretch: Stretch, path: Tokens) -> None:
+        paths.put(stretch.keys[-1].tobytes(), np.concatenate([path, stretch.tokens.reshape(-1)]))
+
+    # ---- hearing -------------------------------------------------------------------------------------
+
+    def _hear(self, message: bytes) -> None:
+        if message == END:
+            self._ended = True
+            return
+        for extra_key, cache_salt, front, path_bytes, token_bytes in pickle.loads(message):
+            mine = self._mine.popleft() if self._mine else None
+            if self._cancelled:
+                if mine is not None:
+                    self._store.free(mine.slots)
+                continue
+            space = Space(extra_key, cache_salt)
+            stretch = Stretch.chained(space, front, np.frombuffer(token_bytes, np.int32), self._page_size)
+            self._look_up(stretch, self._path_to(space, front, path_bytes), mine)
+
+    def _path_to(self, space: Space, front: bytes, told: bytes | None) -> Tokens | None:
+        if told is not None:
+            return np.frombuffer(told, np.int32)
+        return np.empty(0, np.int32) if front == namespace_seed(*space) else self._paths.get(front)
+
+    def _look_up(self, stretch: Stretch, path: Tokens | None, mine: Stored | None) -> None:
+        number, self._heard = self._heard, self._heard + 1
+        if path is not None:
+            self._remember(self._paths, stretch, path)
+        if len(self._warm) < WARM_ROWS:
+            self._warm.append((stretch.space, stretch.keys[-1].tobytes()))
+        self._rows[number] = _Row(stretch, path)
+        self._jobs.begin(number, len(stretch), 0)
+        if mine is not None:
+            there = np.ones(len(stretch), np.bool_)
+            found = Found(number, there, mine.slots, mine.checksums)
+            self._jobs.end(number, np.full(len(stretch), OK, np.int8), (0.0, 0.0), found)
+        elif self._finder is not None:
+            self._finder.find(number, stretch.keys)
+
+    def _put_back(self, row: _Row, answer: Completion) -> None:
+        found: Found = answer.local
+        bad = np.flatnonzero(answer.codes != OK)
+        n = int(bad[0]) if len(bad) else len(row.stretch)
+        if self._cancelled or row.path is None:
+            n = 0
+        rest = found.slots[n:]
+        self._store.free(rest[rest >= 0])
+        if n and row.path is not None:
+            stretch = row.stretch.part(0, n)
+            self._inserter.insert(Stored(stretch, found.slots[:n], found.checksums[:n], 0.0, row.path))
+
+    def _touch_some(self) -> bool:
+        """Put the tree's order of last uses right, coldest path first; False once that is done."""
+        for space, key in self._warm[-TOUCHES:][::-1]:
+            path = self._paths.get(key)
+            if path is not None:
+                self._inserter.touch(space, path)
+        del self._warm[-TOUCHES:]
+        if not self._warm and self._restorer is not None:
+            logger.info(
+                "radixtier: %d of %d stored pages are back on all ranks",
+                self._stats.restored,
+                self._restorer.pages_total,
+            )
+        return bool(self._warm)
