@@ -93,6 +93,7 @@ class RadixTierCache(UnifiedRadixCache):
 
     def __init__(self, params: Any, tiers: Tiers) -> None:
         self._tiers = tiers
+        self.rank, self.ranks = tiers.rank, tiers.ranks
         self.tells_events = bool(params.enable_kv_cache_events)
         super().__init__(params)
 

@@ -62,6 +62,8 @@ class Tiers:
         Given the number of slots, makes the policy by which pages are written to NVMe.
     control, control_key
         Where the control endpoint listens, None for nowhere, and the key that its clients need.
+    rank, ranks
+        Which tensor parallel rank of the server this is, and of how many.
     """
 
     n_frames: Callable[[int], int]
@@ -72,6 +74,8 @@ class Tiers:
     admission: Callable[[int], Admission] = lambda _: AdmitAll()
     control: Address | None = None
     control_key: str | None = None
+    rank: int = 0
+    ranks: int = 1
 
 
 class RadixTierStrategy(StackStrategy):
