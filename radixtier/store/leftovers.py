@@ -1,8 +1,8 @@
 """What else of ours lies in a directory of the store: stores of other identities, earlier formats, probes.
 
-Owns nothing. Invariant: what does not fit our naming scheme, or belongs to another rank of this server, is not touched; a
-link or a file of another user among our names is an error. What ranks left that this server does not have is shared out
-over those it has. One thread, at start, with the rank's lock held.
+Owns nothing. Invariant: what does not fit our naming scheme, or is for another rank of this server to look after, is
+not touched; a link or a file of another user among our names is an error. What was left by ranks that this server does
+not have is shared out over those it has. One thread, at start, with the rank's lock held.
 """
 
 from __future__ import annotations
