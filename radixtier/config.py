@@ -311,6 +311,7 @@ class RadixTierConfig:
             dram_pages=pages(self.dram_size),
             nvme_slots=slots,
             directories=directories,
+            ranks=ranks,
         )
 
     def _check_memory(self, machine: Machine) -> list[Problem]:
@@ -417,6 +418,8 @@ class ResolvedSizes:
         Slots in the store, 0 without NVMe.
     directories : int
         Over which the slots are spread evenly.
+    ranks : int
+        That have as much each: a server has so many times the bytes, and the tokens once.
     """
 
     bytes_per_token: int
@@ -425,6 +428,7 @@ class ResolvedSizes:
     dram_pages: int
     nvme_slots: int
     directories: int = 1
+    ranks: int = 1
 
     @property
     def page_bytes(self) -> int:

@@ -21,6 +21,9 @@ _CPU_DEFAULTS = (
     ("--sleep-on-idle", "", "an idle scheduler would keep a core busy"),
 )
 
+_RANKS = ("--tp", "--tp-size", "--tensor-parallel-size")
+"""Names of SGLang's flag for the number of tensor parallel ranks."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Hand over to ``python -m sglang.launch_server``; returns only if SGLang is not installed.
@@ -72,9 +75,15 @@ def prepare(argv: Sequence[str], base_env: Mapping[str, str]) -> tuple[list[str]
             notes.append(f"adding {' '.join(added)} ({reason})")
     from radixtier.cpu import environment
 
-    env = environment(base_env)
+    env = environment(base_env, _ranks(given))
     notes += [f"setting {name}={env[name]}" for name in sorted(env) if env[name] != base_env.get(name)]
     return arguments, env, notes
+
+
+def _ranks(given: Mapping[str, str]) -> int:
+    """Processes that compute; what SGLang would not accept counts as one, since SGLang is about to say so."""
+    asked = next((given[name] for name in _RANKS if name in given), "1")
+    return max(1, int(asked)) if asked.isdecimal() else 1
 
 
 def _given(argv: Sequence[str]) -> dict[str, str]:

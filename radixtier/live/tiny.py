@@ -45,7 +45,8 @@ def make_tiny_model(
         Directory to create or to fill; files of the same names are overwritten.
     layers, hidden, heads, kv_heads, head_dim
         Shape of the model; `heads` must be a multiple of `kv_heads` and `head_dim` even. KV takes
-        ``2 * layers * kv_heads * head_dim * 4`` bytes per token in float32.
+        ``2 * layers * kv_heads * head_dim * 4`` bytes per token in float32. Tensor parallel ranks get
+        ``heads / ranks`` heads each and as many KV heads, but at least one.
     context
         Tokens of context.
     seed

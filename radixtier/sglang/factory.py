@@ -51,26 +51,36 @@ def create_cache(ctx: Any) -> Any:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     config: RadixTierConfig = ctx.server_args._radix_tier
     sizes = sizes_of(ctx.server_args)
+    rank, ranks = ctx.tp_rank, sizes.ranks
+    cleared = _barrier(ctx.params.tp_cache_group) if ranks > 1 else None
     tiers = Tiers(
         n_frames=lambda page_bytes: _same(sizes, page_bytes).dram_pages,
         n_slots=sizes.nvme_slots,
-        open_store=partial(open_store, config, sizes, ctx.server_args),
-        scrub_rate=config.scrub.amount,
+        open_store=partial(open_store, config, sizes, ctx.server_args, rank, cleared),
+        scrub_rate=config.scrub.amount // ranks,
         eviction=config.eviction,
-        admission=partial(_admission, config),
-        control=config.control_address(bool(ctx.server_args.api_key)),
+        admission=partial(_admission, config, ranks),
+        # A server has one endpoint, of its first rank.
+        control=config.control_address(bool(ctx.server_args.api_key)) if rank == 0 else None,
         control_key=ctx.server_args.api_key,
     )
     cache_class: Any = partial(RadixTierCache, tiers=tiers)
     cache = create_unified_radix_cache(ctx, cache_class=cache_class)
     cache.tells_arrivals = config.record is not None
-    if ctx.tp_rank == 0:
-        cache.recording = _recording(config, cache)
+    if rank == 0:
+        cache.recording = _recording(config, cache, ranks)
     _CACHES.add(cache)
     return cache
 
 
-def _recording(config: RadixTierConfig, cache: Any) -> Recording | None:
+def _barrier(group: Any) -> Callable[[], None]:
+    """Return what waits for the other ranks; SGLang ends all of them when one fails to start."""
+    import torch.distributed
+
+    return partial(torch.distributed.barrier, group=group)
+
+
+def _recording(config: RadixTierConfig, cache: Any, ranks: int = 1) -> Recording | None:
     """Begin to record the load, if that was asked for."""
     from radixtier.sglang.recording import Recording
 
@@ -85,17 +95,18 @@ def _recording(config: RadixTierConfig, cache: Any) -> Recording | None:
             eviction=config.eviction,
             admission=config.admission,
             write_budget=budget,
+            ranks=ranks,
         )
     except OSError as error:
         why = f"cannot be made ({error.strerror})"
         raise ValueError(f"radixtier: {config.problem('record', why, 'Name another file')}") from None
 
 
-def _admission(config: RadixTierConfig, capacity_pages: int) -> Admission:
-    """Make the admission policy, under the write budget if there is one."""
+def _admission(config: RadixTierConfig, ranks: int, capacity_pages: int) -> Admission:
+    """Make the admission policy, under this rank's part of the write budget if there is one."""
     admission = make_admission(config.admission, capacity_pages)
     most = config.bytes_per_day()
-    return admission if most is None else Budgeted(admission, WriteBudget(most))
+    return admission if most is None else Budgeted(admission, WriteBudget(max(1, most // ranks)))
 
 
 def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:
@@ -112,22 +123,27 @@ def open_store(
     config: RadixTierConfig,
     sizes: ResolvedSizes,
     server_args: Any,
+    rank: int,
+    cleared: Callable[[], None] | None,
     frames: FrameBuffer,
     shape: PageShape,
     n_slots: int,
     wake: Callable[[], None],
 ) -> PageStore:
-    """Open the NVMe tier in the configured directories."""
+    """Open this rank's part of the NVMe tier in the configured directories; the ranks meet in ``cleared``."""
     directories = [Path(path) for path in config.nvme_path]
     return PageStore(
         directories,
         sizes.nvme_bytes,
         frames,
         page_tokens=shape.page_size,
-        identity=store_identity(server_args, shape),
+        identity=store_identity(server_args, shape, rank, sizes.ranks),
         engine=with_faults(engine_factory(config.io_engine), os.environ),
+        rank=rank,
+        ranks=sizes.ranks,
         min_free_bytes=config.nvme_min_free.amount,
         keep_others=config.nvme_others == "keep",
+        cleared=cleared or (lambda: None),
         wake=wake,
     )
 

@@ -30,8 +30,8 @@ class PageShape(NamedTuple):
     v_head_dim: int
 
 
-def store_identity(server_args: Any, shape: PageShape) -> StoreIdentity | None:
-    """Return the identity of a store for this server, None when its weights cannot be told from others.
+def store_identity(server_args: Any, shape: PageShape, rank: int = 0, ranks: int = 1) -> StoreIdentity | None:
+    """Return the identity of a rank's store for this server, None when its weights cannot be told from others.
 
     Then nothing is kept for a restart.
     """
@@ -42,7 +42,7 @@ def store_identity(server_args: Any, shape: PageShape) -> StoreIdentity | None:
             "restart; serve a local directory with weight files for that", server_args.model_path,
         )  # fmt: skip
         return None
-    return StoreIdentity(weights=weights, **shape._asdict(), sglang=SGLANG_VERSION)
+    return StoreIdentity(weights=weights, **shape._asdict(), tp_rank=rank, tp_size=ranks, sglang=SGLANG_VERSION)
 
 
 def _fingerprint(server_args: Any) -> str | None:

@@ -152,6 +152,8 @@ class Recording:
         Where to; nothing may be there.
     eviction, admission, write_budget
         As the server runs them, for the header.
+    ranks
+        That hold a part of each page.
     clock
         Seconds.
 
@@ -169,6 +171,7 @@ class Recording:
         eviction: str | None = None,
         admission: str | None = None,
         write_budget: str | None = None,
+        ranks: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = file
@@ -176,7 +179,7 @@ class Recording:
         self._page_tokens: int = cache.page_size
         header = Header(
             page_tokens=cache.page_size,
-            page_bytes=cache.mover.page_bytes,
+            page_bytes=cache.mover.page_bytes * ranks,
             hbm_pages=cache.token_to_kv_pool_allocator.size // cache.page_size,
             dram_pages=table.n_frames,
             nvme_pages=table.n_handles - table.n_frames,

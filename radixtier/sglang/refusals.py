@@ -45,22 +45,66 @@ def _field(name: str, *allowed: Any) -> Callable[[Any], Any]:
     return offence
 
 
-_ONE_RANK = "a server with the tier runs on one rank in this release"
-_ONE_RANK_FIX = "Set it to 1; for more GPUs run one server each"
+_SERVERS = "Set it to 1, and run several servers, each with directories of its own"
+_SET_TO_1 = "Set it to 1"
 _ONE_CACHE = "it is another cache below HBM, in the tier's place"
 _DROP = "Drop this flag, or --enable-radix-tier"
 
 UNSUPPORTED = (
-    Row("--tp-size", _field("tp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--dp-size", _field("dp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--pp-size", _field("pp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--ep-size", _field("ep_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--dcp-size", _field("dcp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--attn-cp-size", _field("attn_cp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--attn-dp-size", _field("attn_dp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--moe-dp-size", _field("moe_dp_size", 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--dwdp-size", _field("dwdp_size", 0, 1), _ONE_RANK, _ONE_RANK_FIX),
-    Row("--nnodes", _field("nnodes", 1), _ONE_RANK, _ONE_RANK_FIX),
+    Row(
+        "--dp-size",
+        _field("dp_size", 1),
+        "each replica has a tree of its own, and they would take the same files for their stores",
+        _SERVERS,
+    ),
+    Row(
+        "--attn-dp-size",
+        _field("attn_dp_size", 1),
+        "each attention group has a tree of its own, and they would take the same files for their stores",
+        "Set it to 1, which splits attention over all ranks, or run several servers",
+    ),
+    Row(
+        "--pp-size",
+        _field("pp_size", 1),
+        "a pipeline's stages come to the same decision at different times, and the tier agrees on one at a time",
+        _SET_TO_1,
+    ),
+    Row(
+        "--dcp-size",
+        _field("dcp_size", 1),
+        "a page's tokens would lie on several ranks, and a page on NVMe is the work of one",
+        _SET_TO_1,
+    ),
+    Row(
+        "--attn-cp-size",
+        _field("attn_cp_size", 1),
+        "a prompt would be computed in parts by several ranks, with which the tier has not been tested",
+        _SET_TO_1,
+    ),
+    Row(
+        "--moe-dp-size",
+        _field("moe_dp_size", 1),
+        "it belongs to context parallelism, with which the tier has not been tested",
+        _SET_TO_1,
+    ),
+    Row(
+        "--dwdp-size",
+        _field("dwdp_size", 0, 1),
+        "it gives every rank requests and a tree of its own, and they would take the same files for their stores",
+        _SERVERS,
+    ),
+    Row(
+        "--elastic-ep-backend",
+        _field("elastic_ep_backend", None),
+        "ranks would come and go, and a page's bytes lie on all of them",
+        _DROP,
+    ),
+    Row(
+        "--nnodes",
+        _field("nnodes", 1),
+        "sizes, directories and the control endpoint are those of one machine",
+        "Set it to 1, and run a server on each machine",
+    ),
     Row(
         "--speculative-algorithm",
         _field("speculative_algorithm", None),

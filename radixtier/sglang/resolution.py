@@ -97,6 +97,12 @@ def check_resolved(server_args: Any) -> None:
     sizes = sizes_of(server_args)
     refuse(server_args, _check_sizes(config, sizes, _view(server_args)))
     logger.info("radixtier: %s", _summary(config, sizes))
+    copies = _copies(server_args)
+    if copies > 1:
+        logger.info(
+            "radixtier: every KV head is on %d ranks, so a token takes %d times the bytes: fewer ranks (--tp-size) "
+            "would keep more in the same space", copies, copies,
+        )  # fmt: skip
 
 
 def sizes_of(server_args: Any) -> ResolvedSizes:
@@ -114,6 +120,14 @@ def kv_bytes_per_token(server_args: Any) -> int:
     model = model_config_of(server_args)
     width = model.get_num_kv_heads(view.tp_size) * (model.head_dim + model.v_head_dim)
     return max(1, int(width * model.num_attention_layers * _kv_item_bytes(model, view.kv_cache_dtype)))
+
+
+def _copies(server_args: Any) -> int:
+    """Return how many ranks hold the same KV head, as they do where there are fewer heads than ranks."""
+    from sglang.srt.arg_groups.overrides import model_config_of
+
+    ranks, model = _view(server_args).tp_size, model_config_of(server_args)
+    return int(model.get_num_kv_heads(ranks) * ranks // model.get_total_num_kv_heads())
 
 
 def _kv_item_bytes(model: Any, kv_cache_dtype: str) -> int:
@@ -142,14 +156,16 @@ def _fitting_page_size(wanted: int, chunked_prefill_size: int | None) -> int:
 
 
 def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> list[Problem]:
-    page = f"one page of {sizes.page_size} tokens, {format_bytes(sizes.page_bytes)}"
+    page = f"one page of {sizes.page_size} tokens, {format_bytes(sizes.page_bytes * sizes.ranks)}"
+    if sizes.ranks > 1:
+        page += f" on {sizes.ranks} ranks"
     found = []
     if sizes.hbm_pages == 0:
         found.append(config.problem("hbm_size", f"less than {page}", "Give it at least some thousand tokens"))
     if not sizes.dram_pages:
         found.append(config.problem("dram_size", f"less than {page}", "Give it at least some thousand tokens"))
     if not sizes.nvme_slots and config.nvme_path:
-        least = view.tp_size * footprint(sizes.directories, sizes.page_bytes, sizes.page_size, sizes.directories)
+        least = sizes.ranks * footprint(sizes.directories, sizes.page_bytes, sizes.page_size, sizes.directories)
         fix = f"Give it at least {-(-least // 1024)}KiB, which holds one page per directory, or 0 for none"
         found.append(config.problem("nvme_size", f"with its journal less than {page}", fix))
     found += _check_against_machine(config, sizes, view)
@@ -169,16 +185,18 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
 
 def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> list[Problem]:
     """Hold sizes against RAM, GPU memory and disk; those in tokens could not be before."""
-    machine = Machine.probe()
+    machine, ranks = Machine.probe(), sizes.ranks
     hbm_bytes = (sizes.hbm_pages or 0) * sizes.page_bytes
-    found = config.check_disk(sizes.nvme_bytes * view.tp_size)
+    dram_bytes = sizes.dram_bytes * ranks
+    found = config.check_disk(sizes.nvme_bytes * ranks)
     if view.device == "cpu":
-        alone = config.check_ram("hbm_size", hbm_bytes, machine)
-        return found + (alone or config.check_ram("dram_size", hbm_bytes + sizes.dram_bytes, machine))
-    found += config.check_ram("dram_size", sizes.dram_bytes, machine)
+        alone = config.check_ram("hbm_size", hbm_bytes * ranks, machine)
+        return found + (alone or config.check_ram("dram_size", hbm_bytes * ranks + dram_bytes, machine))
+    found += config.check_ram("dram_size", dram_bytes, machine)
     capacity = _device_memory(view.device)
     if capacity is not None and hbm_bytes > capacity:
-        why = f"more than the {format_bytes(capacity)} that the GPU has"
+        share = f"the {format_bytes(hbm_bytes)} for each of {ranks} GPUs are " if ranks > 1 else ""
+        why = f"{share}more than the {format_bytes(capacity)} that {'one' if ranks > 1 else 'the GPU'} has"
         found.append(config.problem("hbm_size", why, "Ask for less; the weights need room as well"))
     return found
 
@@ -194,11 +212,11 @@ def _summary(config: RadixTierConfig, sizes: ResolvedSizes) -> str:
     hbm = "SGLang's choice" if sizes.hbm_tokens is None else f"{sizes.hbm_tokens} tokens"
     nvme = "none"
     if config.nvme_path:
-        nvme = f"{sizes.nvme_tokens} tokens ({format_bytes(sizes.nvme_bytes)}) in {', '.join(config.nvme_path)}"
-    return (
-        f"tiers: HBM {hbm}, DRAM {sizes.dram_tokens} tokens ({format_bytes(sizes.dram_bytes)}), NVMe {nvme}; "
-        f"{sizes.bytes_per_token} bytes per token"
-    )
+        nvme_bytes = format_bytes(sizes.nvme_bytes * sizes.ranks)
+        nvme = f"{sizes.nvme_tokens} tokens ({nvme_bytes}) in {', '.join(config.nvme_path)}"
+    dram = f"{sizes.dram_tokens} tokens ({format_bytes(sizes.dram_bytes * sizes.ranks)})"
+    ranks = f" on {sizes.ranks} ranks together" if sizes.ranks > 1 else ""
+    return f"tiers: HBM {hbm}, DRAM {dram}, NVMe {nvme}; {sizes.bytes_per_token * sizes.ranks} bytes per token{ranks}"
 
 
 def _view(server_args: Any) -> Any:

@@ -153,11 +153,11 @@ class StateReader:
 
     def _place(self, store: Any, stats: dict[str, float] | None, drives: list[DriveHealth]) -> dict[str, Any]:
         """What is stored, where, and how the drives are; of this rank."""
+        rank = {"rank": self._cache.ranks.rank, "size": self._cache.ranks.size}
         if store is None or stats is None:
-            return {"rank": None, "engine": None, "directories": [], "identity": None, "store": None}
-        identity = store.identity
+            return {"rank": rank, "engine": None, "directories": [], "identity": None, "store": None}
         return {
-            "rank": None if identity is None else {"rank": identity.tp_rank, "size": identity.tp_size},
+            "rank": rank,
             "engine": drives[0].engine,
             "directories": [str(drive.directory) for drive in drives],
             "identity": None if self._identity is None else dict(self._identity),

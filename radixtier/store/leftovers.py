@@ -1,7 +1,8 @@
 """What else of ours lies in a directory of the store: stores of other identities, earlier formats, probes.
 
-Owns nothing. Invariant: what does not fit our naming scheme, or belongs to another rank, is not touched; a link or a
-file of another user among our names is an error. One thread, at start, with the rank's lock held.
+Owns nothing. Invariant: what does not fit our naming scheme, or is for another rank of this server to look after, is
+not touched; a link or a file of another user among our names is an error. What was left by ranks that this server does
+not have is shared out over those it has. One thread, at start, with the rank's lock held.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from radixtier.store.header import Header, HeaderError, read_header
 from radixtier.store.paths import OLD_LOCK, VOLATILE, StoreFiles, find_stores, old_slabs, probe_files
-from radixtier.store.slab import PATH_FLAG, StoreError, open_own, remove_own, take_lock
+from radixtier.store.slab import PATH_FLAG, StoreError, lock, open_own, remove_own, take_lock, unlock
 
 logger = logging.getLogger(__name__)
 
@@ -24,37 +26,57 @@ OLD_LOCK_S = 2.0
 """Seconds that another rank may take to clear up after release 0.1."""
 
 
-def reclaim(ours: StoreFiles, header: Header, keep_others: bool) -> int:
+def reclaim(ours: Sequence[StoreFiles], rank: int, header: Header, keep_others: bool) -> int:
     """Delete what nobody uses any more; stores of other identities only if they are not to be kept.
+
+    Parameters
+    ----------
+    ours
+        Where the stores of this server lie in the directory, by rank.
+    rank
+        Which of them this is.
+    header
+        What it is for.
+    keep_others
+        Whether to keep stores of other identities.
 
     Returns
     -------
     int
-        Bytes of the stores that are kept aside.
+        Bytes of the stores that are kept aside in the directory, of whichever rank: the same on every rank.
 
     Raises
     ------
     StoreError
-        For a file among our names that is not ours, or when a server of release 0.1 is running here.
+        For a file among our names that is not ours, or when another server is running here.
     """
-    directory = ours.directory
+    directory = ours[rank].directory
     try:
-        others = [files for files in find_stores(directory, ours.rank) if files != ours]
+        others = [files for files in find_stores(directory) if files not in ours]
         _reclaim_old(directory)
         for path in probe_files(directory):
             if age(path) > PROBE_LIFE_S:
                 remove_own(path)
         kept = [files for files in others if keep_others and files.id != VOLATILE]
         for files in others:
-            if files not in kept:
-                _drop(files, header)
+            if files not in kept and files.rank % len(ours) == rank:
+                _drop(files, header, held=files.rank == rank)
         return sum(files.nbytes() for files in kept)
     except OSError as e:
         raise StoreError(f"{PATH_FLAG} {directory}: {e.strerror or e}") from e
 
 
-def _drop(files: StoreFiles, header: Header) -> None:
-    """Delete another store, and say what it was for."""
+def _drop(files: StoreFiles, header: Header, held: bool) -> None:
+    """Delete another store, and say what it was for; with the lock of its rank, if that is not held yet."""
+    fd = None if held else lock(files.directory, files.rank)
+    try:
+        _delete(files, header)
+    finally:
+        if fd is not None:
+            unlock(fd)
+
+
+def _delete(files: StoreFiles, header: Header) -> None:
     nbytes = files.nbytes()
     try:
         why = ", ".join(header.differences(read_header(files.slab)))

@@ -6,6 +6,7 @@ ours and locked, and nothing stays open when one cannot be used. One thread, at 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,10 +30,14 @@ def open_volumes(
     identity: StoreIdentity | None,
     engine: Callable[[Path], Engine],
     rank: int,
+    ranks: int = 1,
     min_free: int,
     keep_others: bool,
+    cleared: Callable[[], None] = lambda: None,
 ) -> list[Volume]:
     """Open one volume per directory, equally large, together at most ``capacity`` bytes; see `PageStore`.
+
+    What is kept aside counts in equal parts against every rank's capacity, so that all have equally many slots.
 
     Raises
     ------
@@ -40,21 +45,26 @@ def open_volumes(
         When that is not possible; nothing is then open.
     """
     header = Header.fresh(identity, page_bytes, page_tokens)
-    places = [StoreFiles(directory, rank, store_id(identity)) for directory in directories]
+    ids = [store_id(identity and dataclasses.replace(identity, tp_rank=each)) for each in range(ranks)]
+    ids[rank] = store_id(identity)
+    places = [StoreFiles(directory, rank, ids[rank]) for directory in directories]
     with ExitStack() as undo:
         locks: list[int] = []
         for files in places:
             claim(files.directory)
             locks.append(lock(files.directory, rank))
             undo.callback(unlock, locks[-1])
-        aside = sum(reclaim(files, header, keep_others) for files in places)
+        everyones = ([StoreFiles(directory, each, ids[each]) for each in range(ranks)] for directory in directories)
+        aside = -(-sum(reclaim(ours, rank, header, keep_others) for ours in everyones) // ranks)
+        cleared()
         n_slots = slots_for(capacity - aside, page_bytes, page_tokens, len(places))
         if not n_slots:
-            least = footprint(len(places), page_bytes, page_tokens, len(places)) + aside
-            kept = f", {aside} of which other stores take, or {OTHERS_FLAG} reclaim" if aside else ""
+            least = ranks * (footprint(len(places), page_bytes, page_tokens, len(places)) + aside)
+            kept = f", {ranks * aside} of which other stores take, or {OTHERS_FLAG} reclaim" if aside else ""
+            each = f" on each of {ranks} ranks" if ranks > 1 else ""
             raise StoreError(
-                f"{SIZE_FLAG}: {capacity} bytes do not hold a page of {page_bytes} bytes in each of {len(places)} "
-                f"directories: give at least {least}{kept}"
+                f"{SIZE_FLAG}: {ranks * capacity} bytes do not hold a page of {page_bytes} bytes in each of "
+                f"{len(places)} directories{each}: give at least {least}{kept}"
             )
         volumes: list[Volume] = []
         for files, lock_fd in zip(places, locks, strict=True):

@@ -69,12 +69,15 @@ class PageStore:
         What pages are valid for. A store of another identity is never read. None: nothing is kept for a restart.
     engine
         Returns an engine for a directory, not open yet; the store opens and closes it.
-    rank
-        Which store of the directories this is: each rank has files of its own.
+    rank, ranks
+        Which store of the directories this is, and of how many: each rank of a server has files of its own.
     min_free_bytes
         Free bytes of each file system that are left to others; with less, its drive takes no new pages.
     keep_others
         Keep stores of other identities, at the expense of the capacity, instead of deleting them.
+    cleared
+        Called when those are gone, before room is taken: the ranks of a server wait for each other here, since what
+        one deletes is what another needs.
     threads
         I/O threads, hence transfers in flight; writes use a few of them. Shared out over the drives, of which
         each has at least `THREADS_PER_DRIVE` (or ``threads`` if that is less).
@@ -99,8 +102,10 @@ class PageStore:
         identity: StoreIdentity | None = None,
         engine: Callable[[Path], Engine],
         rank: int = 0,
+        ranks: int = 1,
         min_free_bytes: int = 0,
         keep_others: bool = False,
+        cleared: Callable[[], None] = lambda: None,
         threads: int = THREADS,
         io_bytes: int = IO_BYTES,
         wake: Callable[[], None] | None = None,
@@ -119,7 +124,8 @@ class PageStore:
         each = threads if len(directories) == 1 else max(min(threads, THREADS_PER_DRIVE), threads // len(directories))
         volumes = open_volumes(
             directories, capacity_bytes, frames.page_bytes, page_tokens,
-            identity=identity, engine=engine, rank=rank, min_free=min_free_bytes, keep_others=keep_others,
+            identity=identity, engine=engine, rank=rank, ranks=ranks, min_free=min_free_bytes,
+            keep_others=keep_others, cleared=cleared,
         )  # fmt: skip
         try:
             self._drives = [

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from radixtier.footprint import database_bytes, log_bytes
 from radixtier.store import journal_files
-from radixtier.store.header import Header
+from radixtier.store.header import Header, HeaderError, read_header
 from radixtier.store.journal import Batch, Journal
 from radixtier.store.journal_reader import JournalReader
 from radixtier.store.paths import OLD_LOCK, VOLATILE, StoreFiles, find_stores, old_slabs
 from radixtier.store.slab import StoreError, open_own, remove_own, take_lock, unlock
 from radixtier.tools.leftovers import find_leftovers, remove_leftover
-from radixtier.tools.offline import OfflineDrive, opened
+from radixtier.tools.offline import OfflineDrive, identity_fields, opened
 from radixtier.tools.verification import Bad, verify
 
 MOST_ASIDE = 4096
@@ -129,13 +129,23 @@ def gc(directories: Sequence[Path]) -> Collected:
 
 
 def unused(directory: Path) -> list[StoreFiles]:
-    """Return all stores in a directory but that of each rank that was used last, and those that nothing outlives."""
+    """Return all stores in a directory but that of each rank that was used last, and those that nothing outlives.
+
+    Ranks that the server which used it last does not have are none of those.
+    """
     stores = find_stores(directory)
-    last: dict[int, tuple[float, str]] = {}
-    for files in stores:
-        if files.id != VOLATILE:
-            last[files.rank] = max(last.get(files.rank, (0.0, "")), (_used(files), files.id))
-    return [files for files in stores if files.id != last.get(files.rank, (0.0, ""))[1]]
+    dated = sorted((_used(files), files) for files in stores if files.id != VOLATILE)
+    ranks = _ranks(dated[-1][1]) if dated else 0
+    last = {files.rank: files for _, files in dated if files.rank < ranks}
+    return [files for files in stores if files != last.get(files.rank)]
+
+
+def _ranks(files: StoreFiles) -> int:
+    """Return of how many ranks the server of a store is; as far as can be seen where the store does not tell."""
+    try:
+        return int(identity_fields(read_header(files.slab))["tp_size"])
+    except (OSError, HeaderError, KeyError, TypeError, ValueError):
+        return files.rank + 1
 
 
 def _used(files: StoreFiles) -> float:

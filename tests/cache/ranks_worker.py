@@ -1,4 +1,4 @@
-"""One rank of a server in miniature, as a process of its own: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES``.
+"""One rank of a server in miniature, a process of its own: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES``.
 
 All ranks take the same random steps; each has a drive that is slow and fails in its own way. Prints a line of JSON per
 life, between which the server is restarted: what was decided, and the accounts.

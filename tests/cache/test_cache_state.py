@@ -58,7 +58,8 @@ def test_without_nvme_figures_that_do_not_apply_are_null(make_server, clock) -> 
     server.serve(server.prompt(4, 1))
     server.settle()
     state = state_of(server)
-    assert [state[name] for name in ("store", "io", "journal", "wear", "rank")] == [None] * 5
+    assert [state[name] for name in ("store", "io", "journal", "wear")] == [None] * 4
+    assert state["rank"] == {"rank": 0, "size": 1}
     assert state["tiers"]["nvme"] == {"capacity": 0, "used": 0, "writable": False}
     assert state["requests"]["finished"] == 1 and state["health"]["status"] == "ok"
 

@@ -24,13 +24,13 @@ from radixtier.sglang.refusals import (
 OFFENCES: dict[str, tuple[str, Any]] = {
     "--tp-size": ("tp_size", 2),
     "--dp-size": ("dp_size", 2),
+    "--attn-dp-size": ("attn_dp_size", 2),
     "--pp-size": ("pp_size", 2),
-    "--ep-size": ("ep_size", 2),
     "--dcp-size": ("dcp_size", 2),
     "--attn-cp-size": ("attn_cp_size", 2),
-    "--attn-dp-size": ("attn_dp_size", 2),
     "--moe-dp-size": ("moe_dp_size", 2),
     "--dwdp-size": ("dwdp_size", 2),
+    "--elastic-ep-backend": ("elastic_ep_backend", "mooncake"),
     "--nnodes": ("nnodes", 2),
     "--speculative-algorithm": ("speculative_algorithm", "EAGLE"),
     "--uno-lora-path": ("uno_lora_path", "/lora"),
@@ -104,6 +104,7 @@ def test_other_kv_dtypes_with_scales(dtype: str) -> None:
         {"kv_cache_dtype": "fp8_e4m3"},
         {"enable_hierarchical_cache": True},
         {"hicache_io_backend": "direct", "hicache_mem_layout": "page_first_direct"},
+        {"ep_size": 2},
         {"page_size": 1, "radix_eviction_policy": "slru", "enable_lora": True},
     ],
 )

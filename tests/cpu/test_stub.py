@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from types import ModuleType
 
 import pytest
@@ -51,9 +52,13 @@ def test_what_is_missing_says_so(stub: ModuleType) -> None:
     assert not hasattr(stub, "fp8_scaled_mm")
 
 
-def test_arm_finds_its_operators_for_one_rank(stub: ModuleType) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_arm_finds_its_operators_and_no_shared_memory(
+    stub: ModuleType, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert stub.__name__ == "radixtier_stub"
     torch.ops.sgl_kernel.init_cpu_threads_env([0, 1])
-    torch.ops.sgl_kernel.initialize(1, 0)
-    with pytest.raises(NotImplementedError, match="--tp 2"):
-        torch.ops.sgl_kernel.initialize(2, 0)
+    # As SGLang does in front of this; a group of that size would then reduce over shared memory.
+    monkeypatch.setenv("LOCAL_SIZE", str(ranks))
+    torch.ops.sgl_kernel.initialize(ranks, 0)
+    assert os.environ["LOCAL_SIZE"] == "0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,11 @@ def test_ten_thousand_pages_through_a_store_of_64(make_rig: MakeRig, quick: None
 
 def test_two_ranks_in_one_directory_share_it(tmp_path: Path, quick: None) -> None:
     """CASES C20."""
-    rigs = [Rig(tmp_path / "shared", identity=IDENTITY, rank=rank, n_slots=24) for rank in range(2)]
+    identities = [dataclasses.replace(IDENTITY, tp_rank=rank, tp_size=2) for rank in range(2)]
+    rigs = [
+        Rig(tmp_path / "shared", identity=identity, rank=rank, ranks=2, n_slots=24)
+        for rank, identity in enumerate(identities)
+    ]
     churns = [Churn(rig, rank) for rank, rig in enumerate(rigs)]
     for _ in range(300):
         for churn in churns:

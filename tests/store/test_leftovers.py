@@ -99,7 +99,7 @@ def test_files_of_the_previous_release_and_old_probes_are_removed(tmp_path: Path
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     others = {"radixtier-notes.txt", "radixtier-r0-xyz.slab", "radixtier-r0-0123456789ab.slab.bak", "Radixtier.lock"}
-    others |= {"data.slab", "radixtier-abc.slab", "radixtier-r1-0123456789ab.slab", "radixtier-r1-0123456789ab.db"}
+    others |= {"data.slab", "radixtier-abc.slab", "radixtier-r1-xyz.slab", "radixtier-1-0123456789ab.db"}
     others |= {"radixtier-rx.lock", "radixtier-r0-0123456789ab.dbx"}
     for name in others:
         (tmp_path / name).write_bytes(b"theirs")

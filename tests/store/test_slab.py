@@ -242,7 +242,7 @@ def test_two_stores_in_one_process_are_two(tmp_path: Path) -> None:
 
 
 def test_ranks_have_locks_of_their_own(tmp_path: Path) -> None:
-    opened = [open_slab(tmp_path, rank=rank) for rank in range(2)]
+    opened = [open_slab(tmp_path, rank=rank, ranks=2) for rank in range(2)]
     assert [files.rank for files in find_stores(tmp_path)] == [0, 1]
     for volume in opened:
         volume.close()

@@ -9,6 +9,7 @@ them unconditionally, and raise when called; every other name does not exist, so
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -61,11 +62,11 @@ def _init_cpu_threads_env(cpu_ids: object) -> None:
 
 
 def _initialize(size: int, rank: int) -> None:
-    """Prepare the all-reduce over shared memory that SGLang uses on Arm: nothing to do for a single rank."""
-    if size > 1:
-        raise NotImplementedError(
-            f"--tp {size} on an Arm CPU needs the CPU build of sgl-kernel; radixtier's stand-in serves --tp 1"
-        )
+    """Have no all-reduce over shared memory, which the real kernels bring: collectives then go over gloo.
+
+    SGLang tells the groups that it builds next by this variable that there is one. Called on Arm only.
+    """
+    os.environ["LOCAL_SIZE"] = "0"
 
 
 # On Arm these two are called as operators without being imported.
