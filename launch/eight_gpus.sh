@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Starts one server per GPU of a node, each with its own tier, and SGLang's router in front of them.
+# Starts servers on all GPUs of a node, each with its own tier, and SGLang's router in front of them.
 #   launch/eight_gpus.sh MODEL_DIRECTORY [STORE_DIRECTORY ...] [-- more arguments of every server]
 #
-# Why eight servers, and not one with --tp-size 8: the tier runs on one rank in this release, so that tensor, pipeline,
-# data and expert parallelism are refused at start. A model that fits on one GPU loses nothing by it: eight servers have
-# the same FLOPs and the same HBM without any traffic between GPUs. A model that does not fit cannot have the tier yet.
+# A model that fits on one GPU gets eight servers, and not one with --tp-size 8: they have the same FLOPs and the same HBM
+# without any traffic between GPUs. One that does not fit gets servers over as few GPUs as will do, with --tp-size 2, 4
+# or 8: `radixtier suggest` decides. One server over all GPUs needs no router.
 #
 # Why a router: a prefix is in the tiers of one server only. `cache_aware` sends a prompt to the server that has seen
 # the longest part of it. With ROUTER_POLICY=manual it follows the header X-SMG-Routing-Key instead: give it a session's
@@ -12,7 +12,7 @@
 # with ROUTER_POLICY=none here.
 #
 # Store directories: one per NVMe drive, each on a file system of its own, or one on a RAID 0 over the drives. With as
-# many drives as GPUs (or a multiple) each server gets drives of its own; otherwise each has a directory on every drive.
+# many drives as servers (or a multiple) each gets drives of its own; otherwise each has a directory on every drive.
 # RAM, room and write budget are shared out evenly by `radixtier suggest`.
 #
 #   DRY_RUN=1             print what would be started, and start nothing
@@ -71,6 +71,7 @@ if [ ${#gpus[@]} -eq 0 ]; then
     exit 1
 fi
 
+[ ${#gpus[@]} -gt 1 ] || policy=none
 urls=()
 for number in "${!gpus[@]}"; do
     urls+=("http://127.0.0.1:$((first_port + number))")

@@ -21,6 +21,12 @@ _CPU_DEFAULTS = (
     ("--sleep-on-idle", "", "an idle scheduler would keep a core busy"),
 )
 
+_CPU_MEMORY = 0.8
+"""Of a machine's memory, for weights and "HBM" of all ranks together."""
+
+_SIZED = ("--max-total-tokens", "--mem-fraction-static", "--enable-radix-tier")
+"""With any of these the memory is shared out already."""
+
 _RANKS = ("--tp", "--tp-size", "--tensor-parallel-size")
 """Names of SGLang's flag for the number of tensor parallel ranks."""
 
@@ -75,7 +81,12 @@ def prepare(argv: Sequence[str], base_env: Mapping[str, str]) -> tuple[list[str]
             notes.append(f"adding {' '.join(added)} ({reason})")
     from radixtier.cpu import environment
 
-    env = environment(base_env, _ranks(given))
+    ranks = _ranks(given)
+    if ranks > 1 and not given.keys() & set(_SIZED):
+        added = ["--mem-fraction-static", f"{_CPU_MEMORY / ranks:.3f}"]
+        arguments += added
+        notes.append(f"adding {' '.join(added)} (each rank would take the machine's memory for itself)")
+    env = environment(base_env, ranks)
     notes += [f"setting {name}={env[name]}" for name in sorted(env) if env[name] != base_env.get(name)]
     return arguments, env, notes
 

@@ -31,7 +31,7 @@ from radixtier.units import BadValue, Size, parse_size
 EXPLANATION = """\
 Prints the command that starts a server with the tier on this machine, with a line for each choice: GPUs, RAM within
 cgroup limits, the drives under the directories given, what a token of the model takes. Several GPUs get one server
-each.
+each; a model that does not fit on one gets a server for as many as it needs (--tp-size).
 Nothing is started and nothing is changed.
 """
 
@@ -47,14 +47,14 @@ def main(argv: Sequence[str]) -> int:
     found = plan(facts, Wishes(options.port, options.dwpd, options.kv_cache_dtype))
     found = Plan(found.servers, (*trouble, *found.findings))
     if options.gpu is not None:
-        chosen = tuple(s for s in found.servers if s.gpu is not None and s.gpu.number == options.gpu)
+        chosen = tuple(s for s in found.servers if options.gpu in (s.visible, *(gpu.number for gpu in s.gpus)))
         if found.servers and not chosen:
-            known = ", ".join(gpu.number for gpu in facts.gpus) or "none"
+            known = ", ".join(gpu.number for server in found.servers for gpu in server.gpus) or "none"
             print(f"radixtier suggest: --gpu {options.gpu}: no such GPU; there are: {known}", file=sys.stderr)
             return USAGE
         found = Plan(chosen, found.findings)
     if (options.shell or options.yaml) and len(found.servers) > 1:
-        what = f"{len(found.servers)} GPUs, so {len(found.servers)} servers"
+        what = f"{len(facts.gpus)} GPUs, so {len(found.servers)} servers"
         form = "--shell" if options.shell else "--yaml"
         print(f"radixtier suggest: {form}: {what}: add --gpu with the number of one", file=sys.stderr)
         return USAGE
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     dwpd_help = "drive writes per day that the drives are rated for, or none for no budget (default: 1)"
     add("--dwpd", type=_dwpd, default=1.0, metavar="N", help=dwpd_help)
     add("--port", type=port, default=FIRST_PORT, help="of the first server (default: %(default)s)")
-    add("--gpu", metavar="N", help="print the command of this one of several GPUs only")
+    add("--gpu", metavar="N", help="print the command of the server on this one of several GPUs only")
     form = made.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything as JSON")
     form.add_argument("--shell", action="store_true", help="print a shell script that starts the server")
@@ -151,7 +151,9 @@ def _kv(server: Server) -> tuple[str, str]:
 
 
 def _title(server: Server) -> str:
-    return "on the CPU" if server.gpu is None else f"on GPU {server.gpu.number}, port {server.port}"
+    if not server.gpus:
+        return "on the CPU"
+    return f"on GPU {', '.join(gpu.number for gpu in server.gpus)}, port {server.port}"
 
 
 def _token_bytes(text: str) -> int:

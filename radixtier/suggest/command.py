@@ -23,7 +23,9 @@ def flags(server: Server) -> dict[str, list[str]]:
     """Return flag -> values, in the order in which they are written; a switch has none."""
     config = server.config
     found: dict[str, list[str]] = {"--model-path": [server.model.path]}
-    if server.gpu is None:
+    if server.sizes.ranks > 1:
+        found["--tp-size"] = [str(server.sizes.ranks)]
+    if not server.gpus:
         found |= {"--device": ["cpu"], "--dtype": ["float32"]}
     if server.kv_dtype:
         found["--kv-cache-dtype"] = [server.kv_dtype]
@@ -45,7 +47,7 @@ def flags(server: Server) -> dict[str, list[str]]:
 
 def module(server: Server) -> list[str]:
     """Return the arguments of Python that start a server on the device."""
-    return ["-m", "radixtier.cli", "serve"] if server.gpu is None else ["-m", "sglang.launch_server"]
+    return ["-m", "radixtier.cli", "serve"] if not server.gpus else ["-m", "sglang.launch_server"]
 
 
 def argv(server: Server) -> list[str]:
@@ -94,22 +96,23 @@ def as_yaml(server: Server, reasons: Sequence[Finding], asked: Sequence[str]) ->
 
 
 def as_json(server: Server) -> dict[str, Any]:
-    """Return everything about a server as JSON values; sizes in bytes and tokens."""
-    sizes = server.sizes
+    """Return everything about a server as JSON values; sizes in bytes, of all ranks together, and tokens."""
+    sizes, ranks = server.sizes, server.sizes.ranks
     return {
-        "gpu": None if server.gpu is None else server.gpu.number,
+        "gpu": server.visible,
+        "tp_size": ranks,
         "port": server.port,
         "environment": dict(server.environment),
         "make": list(server.make),
         "python": module(server),
         "arguments": argv(server),
         "page_size": sizes.page_size,
-        "kv_bytes_per_token": sizes.bytes_per_token,
+        "kv_bytes_per_token": sizes.bytes_per_token * ranks,
         "hbm_tokens": server.hbm_tokens,
         "dram_tokens": sizes.dram_tokens,
-        "dram_bytes": sizes.dram_bytes,
+        "dram_bytes": sizes.dram_bytes * ranks,
         "nvme_tokens": sizes.nvme_tokens,
-        "nvme_bytes": sizes.nvme_bytes,
+        "nvme_bytes": sizes.nvme_bytes * ranks,
     }
 
 

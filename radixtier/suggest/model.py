@@ -56,6 +56,8 @@ class Model(NamedTuple):
         Why the tier refuses it, if that is certain.
     checked : bool
         Whether there was a config.json to tell.
+    heads, kv_heads : int or None
+        Of attention; None where they are not told.
     """
 
     path: str
@@ -64,6 +66,20 @@ class Model(NamedTuple):
     weights: int | None = None
     refused: Refused | None = None
     checked: bool = True
+    heads: int | None = None
+    kv_heads: int | None = None
+
+    def splits(self, ranks: int) -> bool:
+        """Whether the heads can be split over so many tensor parallel ranks."""
+        if self.heads is None or self.kv_heads is None:
+            return True
+        return self.heads % ranks == 0 and (self.kv_heads % ranks == 0 or ranks % self.kv_heads == 0)
+
+    def rank_bytes(self, ranks: int) -> int:
+        """Return the KV of one token on one of so many ranks; each has at least one head, as others may, too."""
+        if self.kv_heads is None:
+            return -(-self.kv_bytes // ranks)
+        return -(-self.kv_bytes // self.kv_heads) * max(1, self.kv_heads // ranks)
 
 
 def read_model(path: str, *, cpu: bool, kv_dtype: str | None = None, kv_bytes: int | None = None) -> Model:
@@ -96,11 +112,12 @@ def read_model(path: str, *, cpu: bool, kv_dtype: str | None = None, kv_bytes: i
     if refused := refusal(config):
         return Model(path, kv_bytes or 0, "as given", refused=refused)
     dtype = kv_dtype or _kv_dtype(config, file.parent, cpu)
+    weights, heads = _weights(file.parent, config, cpu), _heads(_text(config))
     if kv_bytes is not None:
-        return Model(path, kv_bytes, "as given", _weights(file.parent, config, cpu))
+        return Model(path, kv_bytes, "as given", weights, heads=heads)
     found = from_config(file, dtype)
     told = f"{found.layers} layers, {found.kv_heads} KV heads of {found.head_dim}, {dtype}"
-    return Model(path, found.rank_bytes(), told, _weights(file.parent, config, cpu))
+    return Model(path, found.rank_bytes(), told, weights, heads=heads, kv_heads=found.kv_heads)
 
 
 def refusal(config: dict[str, Any]) -> Refused | None:
@@ -129,6 +146,11 @@ def _has_state(text: dict[str, Any]) -> bool:
     if "M" in (text.get("hybrid_override_pattern") or "") or text.get("linear_attn_config"):
         return True
     return text.get("model_type") in STATES or any(key.startswith(("mamba_", "ssm_")) for key in text)
+
+
+def _heads(text: dict[str, Any]) -> int | None:
+    heads = text.get("num_attention_heads")
+    return heads if isinstance(heads, int) else None
 
 
 def _load(file: Path) -> dict[str, Any]:

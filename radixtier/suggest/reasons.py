@@ -11,12 +11,10 @@ from radixtier.config import CPU_SHARE, DRAM_SHARE, NVME_SHARE
 from radixtier.machine import file_systems
 from radixtier.policy.write_budget import parse_budget
 from radixtier.suggest.model import Model
-from radixtier.suggest.servers import USABLE_HBM, Facts, Server, Wishes
+from radixtier.suggest.ranks import CHAT, USABLE_HBM, ranks_for
+from radixtier.suggest.servers import Facts, Server, Wishes
 from radixtier.tools.findings import Finding
 from radixtier.units import format_bytes
-
-CHAT = 8192
-"""Tokens of the chat that tiers are counted in, and the least that any of them must hold."""
 
 MOST_WEIGHTS = 0.95
 """Of a GPU's memory, beyond which weights leave no room to serve at all."""
@@ -46,6 +44,7 @@ def about_gpus(facts: Facts) -> Iterator[Finding]:
     if not facts.gpus:
         yield Finding("ok", "device", "no GPU: --device cpu in float32, as `radixtier serve` sets it up")
         return
+    ranks = ranks_for(facts.gpus, facts.model)
     for gpu in facts.gpus:
         memory = "memory unknown" if gpu.memory is None else format_bytes(gpu.memory)
         yield Finding("ok", f"GPU {gpu.number}", f"{gpu.name}, {memory}")
@@ -56,29 +55,44 @@ def about_gpus(facts: Facts) -> Iterator[Finding]:
             fix = "stop what runs there, or hide this GPU with CUDA_VISIBLE_DEVICES"
             yield Finding("warning", f"GPU {gpu.number}", f"{format_bytes(gpu.used)} are in use already", fix)
         weights = facts.model.weights
-        if gpu.memory is not None and weights is not None and weights > gpu.memory * MOST_WEIGHTS:
-            what = f"{format_bytes(weights)} of weights do not fit; over several GPUs the tier does not run yet"
-            fix = "take a smaller or quantized model, or serve this one without --enable-radix-tier"
+        if gpu.memory is not None and weights is not None and weights > ranks * gpu.memory * MOST_WEIGHTS:
+            what = f"{format_bytes(weights)} of weights do not fit"
+            fix = "take a smaller or quantized model, or more GPUs of one kind"
             yield Finding("problem", f"GPU {gpu.number}", what, fix)
     if len(facts.gpus) > 1:
-        what = f"{len(facts.gpus)} GPUs, one server each: the tier runs on one rank, so --tp-size is refused"
-        yield Finding("ok", "servers", f"{what}; put a router with session affinity in front")
+        yield Finding("ok", "servers", _servers(facts, ranks))
+
+
+def _servers(facts: Facts, ranks: int) -> str:
+    """Say which GPUs work together."""
+    count = len(facts.gpus) // ranks
+    if ranks == 1:
+        what = f"{count} GPUs, one server each: the model fits on one, and needs no traffic between them"
+    else:
+        what = f"--tp-size {ranks}: weights and a long prompt take {ranks} GPUs"
+        what += f", so {count} servers" if count > 1 else ""
+        left = [gpu.number for gpu in facts.gpus[count * ranks :]]
+        what += f"; GPU {', '.join(left)} stays free" if left else ""
+    return f"{what}; put a router with session affinity in front" if count > 1 else what
 
 
 def about_sizes(facts: Facts, server: Server) -> Iterator[Finding]:
     """Tell the size of each tier, and where it comes from."""
     config, sizes = server.config, server.sizes
     assert config.dram_size is not None and config.nvme_size is not None
-    count = max(1, len(facts.gpus))
-    yield Finding("ok", "page", f"{sizes.page_size} tokens, {format_bytes(sizes.page_bytes)}: one read or write")
-    if server.gpu is None:
+    ranks = sizes.ranks
+    count = max(1, len(facts.gpus) // ranks)
+    part = f" on each of {ranks} ranks" if ranks > 1 else ""
+    yield Finding("ok", "page", f"{sizes.page_size} tokens, {format_bytes(sizes.page_bytes)}{part}: one read or write")
+    if not server.gpus:
         yield _tier("HBM", sizes.hbm_tokens or 0, f"{config.hbm_size}, {CPU_SHARE} of the available RAM", MORE_RAM)
     elif server.hbm_tokens is None:
         yield Finding("ok", "HBM", "SGLang's choice: what the weights leave of the GPU's memory")
     else:
-        why = f"SGLang's choice, about {USABLE_HBM:.0%} of the GPU less weights"
+        of = "the GPU" if ranks == 1 else "each GPU"
+        why = f"SGLang's choice, about {USABLE_HBM:.0%} of {of} less weights"
         yield _tier("HBM", server.hbm_tokens, why, "take a smaller or quantized model, or a larger GPU")
-    share = CPU_SHARE if server.gpu is None else DRAM_SHARE
+    share = DRAM_SHARE if server.gpus else CPU_SHARE
     split = "" if count == 1 else f" over {count} servers"
     why = f"{config.dram_size}, {share} of {format_bytes(facts.ram)} of RAM{split}"
     yield _tier("DRAM", sizes.dram_tokens, why, MORE_RAM)
@@ -102,7 +116,7 @@ def _tier(name: str, tokens: int, why: str, fix: str) -> Finding:
 
 def _about_ram(facts: Facts, server: Server) -> Iterator[Finding]:
     """On a CPU the weights live in RAM as well, beside both tiers."""
-    if server.gpu is not None or facts.model.weights is None:
+    if server.gpus or facts.model.weights is None:
         return
     needed = facts.model.weights + 2 * int(facts.ram * CPU_SHARE)
     if needed > facts.ram:

@@ -1,10 +1,10 @@
-"""One server per GPU, and the size of each of its tiers.
+"""The servers of a machine, and the size of each of their tiers.
 
 Owns the laws; the numbers that the server itself would choose are taken from :mod:`radixtier.config`. Several GPUs get
-one server each, since the tier runs on one rank: RAM is shared out evenly, and drives go to servers whole where their
-number allows it, else every server has a directory on each drive. Invariant: sizes are given in bytes, so that a wrong
-guess about the model's KV makes no server fail; only the tokens told here would be off. Reads the sizes of existing
-file systems, and nothing else; any thread.
+one server each, or one for as many of them as the model needs: RAM is shared out evenly, and drives go to servers whole
+where their number allows it, else every server has a directory on each drive. Invariant: sizes are given in bytes, so
+that a wrong guess about the model's KV makes no server fail; only the tokens told here would be off. Reads the sizes of
+existing file systems, and nothing else; any thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from radixtier.machine import Machine, drive_bytes, file_systems
 from radixtier.suggest.drives import Directory
 from radixtier.suggest.gpus import VISIBLE, Gpu
 from radixtier.suggest.model import Model
+from radixtier.suggest.ranks import hbm_tokens, ranks_for
 from radixtier.units import Size
 
 PAGE_SIZE = {"cuda": 64, "cpu": 16}
 """Tokens; what the server chooses by itself. Given all the same: the store is valid for one page size."""
-
-USABLE_HBM = 0.8
-"""Of a GPU's memory, roughly what SGLang leaves to weights and KV together; it decides at start."""
 
 FIRST_PORT = 30000
 
@@ -58,8 +56,8 @@ class Server:
 
     Attributes
     ----------
-    gpu : Gpu or None
-        None on a CPU.
+    gpus : tuple of Gpu
+        Which compute, one tensor parallel rank each; empty on a CPU.
     port : int
         TCP port.
     environment : tuple of (name, value)
@@ -71,14 +69,14 @@ class Server:
     hbm_tokens : int or None
         An estimate on a GPU; None where its memory or the weights are not known.
     sizes : ResolvedSizes
-        The same in pages.
+        The same in pages, of one rank.
     model : Model
         To serve.
     kv_dtype : str or None
         To give to SGLang.
     """
 
-    gpu: Gpu | None
+    gpus: tuple[Gpu, ...]
     port: int
     environment: tuple[tuple[str, str], ...]
     make: tuple[str, ...]
@@ -91,17 +89,23 @@ class Server:
     @property
     def device(self) -> str:
         """``cuda`` or ``cpu``."""
-        return "cpu" if self.gpu is None else "cuda"
+        return "cuda" if self.gpus else "cpu"
+
+    @property
+    def visible(self) -> str | None:
+        """The GPUs as ``CUDA_VISIBLE_DEVICES`` names them; None on a CPU."""
+        return ",".join(gpu.number for gpu in self.gpus) or None
 
 
 def make_servers(facts: Facts, wishes: Wishes) -> tuple[Server, ...]:
-    """Make one server per GPU, or one for the CPU; every directory must be usable."""
-    count = max(1, len(facts.gpus))
+    """Make the servers of the machine; every directory must be usable. GPUs that do not make up a server are left."""
+    ranks = ranks_for(facts.gpus, facts.model)
+    count = max(1, len(facts.gpus) // ranks)
     paths = [directory.path for directory in facts.directories]
     own = _own_drives(paths, count)
     made = []
     for number in range(count):
-        gpu = facts.gpus[number] if facts.gpus else None
+        gpus = facts.gpus[number * ranks : (number + 1) * ranks]
         each = len(paths) // count
         parents = paths[number * each : (number + 1) * each] if own else paths
         shared = 1 if own else count
@@ -109,15 +113,15 @@ def make_servers(facts: Facts, wishes: Wishes) -> tuple[Server, ...]:
         directories = tuple(os.path.join(p, f"gpu{number}") for p in parents) if nested else tuple(parents)
         config = _config(facts, wishes, parents, directories, shared=shared, count=count)
         config = replace(config, control=_control(facts, directories, wishes.port + number))
-        sizes = config.resolve(facts.model.kv_bytes, PAGE_SIZE["cpu" if gpu is None else "cuda"])
+        sizes = config.resolve(facts.model.rank_bytes(ranks), PAGE_SIZE["cuda" if gpus else "cpu"], ranks)
         made.append(
             Server(
-                gpu=gpu,
+                gpus=gpus,
                 port=wishes.port + number,
-                environment=_environment(facts.gpus, gpu),
+                environment=_environment(facts.gpus, gpus),
                 make=directories if nested else (),
                 config=config,
-                hbm_tokens=_hbm_tokens(gpu, facts.model) if gpu else sizes.hbm_tokens,
+                hbm_tokens=hbm_tokens(gpus, facts.model) if gpus else sizes.hbm_tokens,
                 sizes=sizes,
                 model=facts.model,
                 kv_dtype=wishes.kv_dtype,
@@ -177,16 +181,10 @@ def _control(facts: Facts, directories: Sequence[str], port: int) -> str | None:
     return f"unix:{path}" if len(os.fsencode(path)) <= LONGEST_PATH else None
 
 
-def _environment(gpus: Sequence[Gpu], gpu: Gpu | None) -> tuple[tuple[str, str], ...]:
+def _environment(gpus: Sequence[Gpu], chosen: Sequence[Gpu]) -> tuple[tuple[str, str], ...]:
     # A script that is kept must not depend on the variable of the shell that printed it.
-    if gpu is None or (len(gpus) == 1 and gpu.number == "0"):
+    if not chosen or (len(gpus) == 1 and chosen[0].number == "0"):
         return ()
     # CUDA counts the fastest first, nvidia-smi by the bus: with GPUs of one kind that is the same.
     order = (("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),) if len({each.name for each in gpus}) > 1 else ()
-    return (*order, (VISIBLE, gpu.number))
-
-
-def _hbm_tokens(gpu: Gpu, model: Model) -> int | None:
-    if gpu.memory is None or model.weights is None:
-        return None
-    return max(0, int(gpu.memory * USABLE_HBM) - model.weights) // model.kv_bytes
+    return (*order, (VISIBLE, ",".join(gpu.number for gpu in chosen)))

@@ -107,6 +107,24 @@ def test_ranks_share_the_cores(flags: list[str], bound: str, threads: str, cores
     assert f"setting SGLANG_CPU_OMP_THREADS_BIND={bound}" in notes
 
 
+@pytest.mark.parametrize(
+    ("flags", "fraction"),
+    [
+        (["--tp", "2"], "0.400"),
+        (["--tp", "8"], "0.100"),
+        (["--tp", "1"], None),
+        (["--tp", "2", "--max-total-tokens", "4096"], None),
+        (["--tp", "2", "--mem-fraction-static=0.3"], None),
+        (["--tp", "2", "--enable-radix-tier"], None),
+    ],
+)
+def test_ranks_share_the_memory(flags: list[str], fraction: str | None, cores: list[int]) -> None:
+    arguments, _, _ = serve.prepare(["--device", "cpu", *flags], {})
+    added = arguments[2 + len(flags) :]
+    assert ("--mem-fraction-static" in added) == (fraction is not None)
+    assert fraction is None or added[added.index("--mem-fraction-static") + 1] == fraction
+
+
 def test_ranks_in_a_config_file_count(tmp_path: Path, cores: list[int]) -> None:
     config = tmp_path / "server.yaml"
     config.write_text("device: cpu\ntp-size: 2\n")

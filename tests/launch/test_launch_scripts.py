@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from launch_rig import DEADLINE_S, LAUNCH, Rig, value
-from suggest_rig import write_config
+from suggest_rig import write_config, write_weights
 
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 OURS = ("one_gpu.sh", "eight_gpus.sh")
@@ -110,6 +110,23 @@ def test_eight_gpus(rig: Rig, model: str, store: str) -> None:
     stopped = rig.recorded("stopped", 9)
     assert status == 0 and "stopping" in said
     assert {s["argv"][1] for s in stopped} == {"SIGTERM"}
+
+
+@pytest.mark.parametrize(("count", "servers"), [(2, ["0,1"]), (4, ["0,1", "2,3"])])
+def test_a_model_that_needs_two_gpus(rig: Rig, tmp_path: Path, store: str, count: int, servers: list[str]) -> None:
+    rig.gpus(count)
+    model = write_config(tmp_path / "large")
+    write_weights(model, 100 << 30)
+    process = rig.start("eight_gpus.sh", model, store)
+    started = rig.recorded("server", len(servers))
+    assert [s["gpu"] for s in started] == servers
+    assert {value(s["argv"], "--tp-size") for s in started} == {"2"}
+    assert [value(s["argv"], "--port") for s in started] == [str(30000 + i) for i in range(len(servers))]
+    assert {value(s["argv"], "--radix-tier-dram-size") for s in started} == {f"{256 // len(servers)}GiB"}
+    routers = rig.recorded("router", 1) if len(servers) > 1 else []
+    status, said = rig.stop(process)
+    assert status == 0 and ("no router" in said) == (not routers)
+    assert len(rig.recorded("stopped", len(servers) + len(routers))) == len(servers) + len(routers)
 
 
 def test_a_server_that_ends_does_not_end_the_others(rig: Rig, model: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suggest_rig import smi_row, write_config, write_smi
+from suggest_rig import smi_row, write_config, write_smi, write_weights
 
 from radixtier.cli import serve, suggest
 from radixtier.machine import Machine
@@ -68,6 +68,28 @@ def test_commands_for_gpus(
         assert problems == [] and config.enable and config.validate(Machine(64 << 30)) == []
         assert bool(config.nvme_path) == with_store
         assert (record.enable_metrics, record.enable_cache_report, record.page_size) == (True, True, 64)
+
+
+def test_a_command_for_gpus_that_work_together(
+    tmp_path: Path, room: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from radixtier.sglang.resolution import kv_bytes_per_token
+
+    monkeypatch.setenv("PATH", write_smi(tmp_path / "bin", *(smi_row(i, memory=1024) for i in range(4))))
+    (tmp_path / "kv").mkdir()
+    model = write_config(tmp_path / "model", TINY)
+    write_weights(model, 1 << 31)
+    servers = suggested(capsys, "--model-path", model, "--ram", "64GiB", "--path", str(tmp_path / "kv"))
+    assert [(server["gpu"], server["tp_size"]) for server in servers] == [("0,1", 2), ("2,3", 2)]
+    for server in servers:
+        record = parsed(server["arguments"])
+        assert record.tp_size == 2
+        config, problems, _ = load_config(record._radix_tier_flags, {})
+        assert problems == [] and config.validate(Machine(64 << 30)) == []
+        # float16: SGLang would serve it so, and half the KV of float32 on each of the two ranks.
+        assert server["kv_bytes_per_token"] == 256
+        record.dtype = "float16"
+        assert kv_bytes_per_token(record) == 128
 
 
 def test_the_yaml_is_taken(

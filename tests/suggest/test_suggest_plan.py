@@ -13,6 +13,7 @@ from radixtier.suggest.drives import Directory
 from radixtier.suggest.gpus import Gpu
 from radixtier.suggest.model import Model, Refused
 from radixtier.suggest.plan import Plan, plan
+from radixtier.suggest.ranks import ranks_for
 from radixtier.suggest.servers import Facts, Wishes
 from radixtier.tools.findings import Finding
 
@@ -96,7 +97,8 @@ def test_several_gpus_share_one_drive(tmp_path: Path, separate: None) -> None:
     assert sum(s.config.nvme_size.amount for s in found.servers if s.config.nvme_size) <= 250 * GIB
     assert all(s.config.write_budget == "250GB/day" for s in found.servers)
     assert "a directory on every drive" in line(found, "drives")
-    assert "--tp-size is refused" in line(found, "servers")
+    assert line(found, "servers").startswith("4 GPUs, one server each")
+    assert [s.sizes.ranks for s in found.servers] == [1] * 4
 
 
 def test_drives_that_divide_evenly_go_to_one_server_each(tmp_path: Path, separate: None) -> None:
@@ -167,10 +169,82 @@ def test_a_model_that_the_tier_refuses() -> None:
     assert "it is MLA" in found.found and "--enable-radix-tier" in found.fix
 
 
-def test_weights_that_need_several_gpus() -> None:
-    found = plan(facts(gpus=gpus(8), model=EIGHT_B._replace(weights=140 * GIB)), Wishes())
+SEVENTY_B = Model("/models/70b", 320 << 10, "as given", weights=140 * GIB, heads=64, kv_heads=8)
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "left"),
+    [
+        (4, ["0,1,2,3"], ""),
+        (8, ["0,1,2,3", "4,5,6,7"], ""),
+        (6, ["0,1,2,3"], "GPU 4, 5 stays free"),
+    ],
+)
+def test_weights_that_need_several_gpus(
+    tmp_path: Path, separate: None, count: int, visible: list[str], left: str
+) -> None:
+    found = plan(facts(gpus=gpus(count), model=SEVENTY_B, directories=directories(tmp_path, 2)), Wishes())
+    assert [s.visible for s in found.servers] == visible
+    assert [dict(s.environment) for s in found.servers] == [{"CUDA_VISIBLE_DEVICES": each} for each in visible]
+    assert "--tp-size 4" in line(found, "servers") and left in line(found, "servers")
+    assert ("router" in line(found, "servers")) == (len(visible) > 1)
+    servers = len(visible)
+    for server in found.servers:
+        assert (server.sizes.ranks, server.sizes.bytes_per_token) == (4, 80 << 10)
+        assert server.config.dram_size is not None and server.config.nvme_size is not None
+        assert server.config.dram_size.amount == 256 * GIB // servers
+        assert server.sizes.dram_bytes * 4 <= 256 * GIB // servers
+        assert server.sizes.dram_tokens == 256 * GIB // servers // (64 * 320 << 10) * 64
+        # Two drives for one server: both; for two servers: one each.
+        assert len(server.config.nvme_path) == 2 // servers and not server.make
+        assert server.sizes.nvme_bytes * 4 <= server.config.nvme_size.amount
+        assert server.hbm_tokens == (64 - 35) * GIB // (80 << 10)
+    assert "on each of 4 ranks" in line(found, "page")
+    assert "of each GPU less weights" in line(found, "HBM")
+
+
+def test_as_few_gpus_as_will_do() -> None:
+    given = {0: 1, 60: 1, 70: 2, 100: 2, 140: 4, 260: 8}
+    for weights, ranks in given.items():
+        model = SEVENTY_B._replace(weights=weights * GIB)
+        assert ranks_for(gpus(8), model) == ranks, weights
+    assert ranks_for(gpus(8), SEVENTY_B._replace(weights=None)) == 1, "nothing tells"
+    assert ranks_for(gpus(8, None), SEVENTY_B) == 1
+    assert ranks_for((), SEVENTY_B) == 1
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "ranks"),
+    [(64, 8, 4), (64, 1, 4), (64, 16, 4), (12, 3, 1), (6, 6, 1), (None, None, 4), (64, None, 4)],
+)
+def test_heads_decide_over_how_many_gpus_it_can_go(heads: int | None, kv_heads: int | None, ranks: int) -> None:
+    model = SEVENTY_B._replace(heads=heads, kv_heads=kv_heads)
+    assert ranks_for(gpus(8), model) == ranks
+
+
+def test_kv_heads_that_are_on_several_gpus_are_counted_on_each() -> None:
+    few = SEVENTY_B._replace(kv_heads=2)
+    assert [few.rank_bytes(ranks) for ranks in (1, 2, 4)] == [320 << 10, 160 << 10, 160 << 10]
+    [server] = plan(facts(gpus=gpus(4), model=few), Wishes()).servers
+    assert server.sizes.dram_tokens == 256 * GIB // 4 // (64 * 160 << 10) * 64
+
+
+def test_weights_that_no_number_of_gpus_holds() -> None:
+    found = plan(facts(gpus=gpus(8), model=SEVENTY_B._replace(weights=1400 * GIB)), Wishes())
     assert found.servers == () and len(found.problems) == 8
     assert "do not fit" in found.problems[0].found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (Gpu("0", "H100", 80 * GIB), Gpu("1", "H200", 140 * GIB), Gpu("2", "H200", 140 * GIB)),
+        gpus(4, split=True),
+    ],
+)
+def test_gpus_that_differ_or_are_divided_do_not_work_together(given: tuple[Gpu, ...]) -> None:
+    found = plan(facts(gpus=given, model=SEVENTY_B), Wishes())
+    assert found.servers == ()
 
 
 def test_a_gpu_without_room_for_one_prompt() -> None:

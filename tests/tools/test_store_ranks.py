@@ -16,6 +16,7 @@ from radixtier.cli.store import main
 from radixtier.identity import StoreIdentity
 from radixtier.store.header import read_header
 from radixtier.store.paths import find_stores
+from radixtier.tools.drive import check_contents
 
 Serve = Callable[..., list[Rig]]
 
@@ -68,6 +69,18 @@ def test_the_server_of_every_rank_is_told(serve: Serve, tmp_path: Path, capsys: 
         assert first.slab.exists()
     finally:
         second.close()
+
+
+def test_doctor_names_every_rank(serve: Serve, tmp_path: Path) -> None:
+    _, second = serve(2)
+    second.open(96)
+    try:
+        found = [finding.found for finding in check_contents(tmp_path)]
+    finally:
+        second.close()
+    assert [text for text in found if "serves from it" in text] == [f"process {os.getpid()} serves from it (rank 1)"]
+    stores = [text for text in found if "tp_size 2" in text]
+    assert [f"(rank {rank})" in text and f"tp_rank {rank}" in text for rank, text in enumerate(stores)] == [True, True]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2), (2, 2)])
