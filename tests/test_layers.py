@@ -15,12 +15,13 @@ import radixtier
 ROOT = Path(radixtier.__file__).parent
 
 LAYERS = (
-    {"", "units", "footprint", "machine", "identity", "weights", "dashboard"},
+    {"", "units", "footprint", "machine", "identity", "weights", "dashboard", "seams"},
     {"policy"},
     {"explain", "control"},
     {"monitor"},
     {"config"},
     {"settings"},
+    {"engine"},
     {"tree"},
     {"io"},
     {"store"},
@@ -35,7 +36,7 @@ LAYERS = (
 )
 """From low to high; a name is a module or package of radixtier, and "" the package itself."""
 
-PURE = set().union(*LAYERS[:11])
+PURE = set().union(*LAYERS[:12])
 """Layers that never mention SGLang or torch, not even inside a function."""
 
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

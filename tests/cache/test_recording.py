@@ -495,7 +495,7 @@ def test_scheduler_tells_arrivals(make_server: Any, record: Any, clock: Any, nvm
     if recorded:
         record(server)
     scheduler = SimpleNamespace(tree_cache=server.cache, enable_hicache_storage=False)
-    factory._after_scheduler(None, scheduler)
+    factory.open_gate(scheduler)
     assert scheduler.enable_hicache_storage == (nvme > 0 or recorded)
 
 

@@ -1,0 +1,47 @@
+"""Settings for users of SGLang's ``Engine``, which takes SGLang's own arguments only.
+
+Owns what carries them: a text that is the name of the tier among SGLang's radix cache backends, and has the settings with
+it. So nothing global is set, two engines in one process do not mix, and an SGLang that knows no radixtier refuses the name.
+Invariant: what comes out was checked. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from radixtier.config import Problem, RadixTierConfigError
+from radixtier.machine import Machine
+from radixtier.settings import BACKEND, CONFIG_FILE, SETTINGS, load_config, nearest
+
+
+class CarriedBackend(str):
+    """The name of the tier's backend, with the settings that :mod:`radixtier.sglang.startup` looks for on it."""
+
+    settings: Mapping[str, Any]
+
+    def __new__(cls, settings: Mapping[str, Any]) -> CarriedBackend:
+        """Make the name; ``settings`` are values by the names of the configuration's fields."""
+        made = super().__new__(cls, BACKEND)
+        made.settings = dict(settings)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.settings,)
+
+
+def make_engine_args(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Check settings, and return arguments of ``Engine``; see :func:`radixtier.engine_args`."""
+    known = [setting.name for setting in (*SETTINGS, CONFIG_FILE)]
+    unknown = [Problem(name, value, "unknown setting", nearest(name, known)) for name, value in settings.items()
+               if name not in known]  # fmt: skip
+    given = {"enable": True, **{name: value for name, value in settings.items() if value is not None}}
+    config, problems, _ = load_config(given, os.environ, lambda setting: setting.name)
+    if not problems and not unknown and config.enable:
+        problems = config.validate(Machine.probe())
+    if unknown or problems:
+        raise RadixTierConfigError([*unknown, *problems])
+    if not config.enable:
+        return {}
+    return {"radix_cache_backend": CarriedBackend(given)}
