@@ -1,7 +1,7 @@
 """Holds the names that radixtier uses against the SGLang that is installed, by its source.
 
-Owns what counts as moved, and the words for it. Invariant: nothing of SGLang is imported. Some seconds on a slow core, so a
-start asks only when the version is another one than the tested. Any thread.
+Owns what counts as moved, and the words for it. Invariant: nothing of SGLang is imported. It takes 3 s of a slow core,
+so only a version that was not tested is compared. Any thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from radixtier import SGLANG_VERSION, __version__
+from radixtier.seams.installed import installed_version, package_directory
 from radixtier.seams.names import CALLED, OVERRIDDEN, READ
 from radixtier.seams.source import Definition, Package, signature
 
@@ -28,7 +30,7 @@ class Name(NamedTuple):
 
     def __str__(self) -> str:
         short = self.module.removeprefix("sglang.").removeprefix("srt.")
-        return f"{short}.{self.qualname.lstrip('.')}" if self.qualname else short
+        return f"{short}.{self.qualname.strip(chr(34)).lstrip('.')}" if self.qualname else short
 
 
 class Moved(NamedTuple):
@@ -39,6 +41,35 @@ class Moved(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.how})"
+
+
+class Release(NamedTuple):
+    """The SGLang of this environment.
+
+    Attributes
+    ----------
+    version : str or None
+        None without one.
+    tested : bool
+        Whether radixtier was made for it and tested with it.
+    moved : sequence of Moved
+        Names that are not as they were; not looked for in a tested version.
+    """
+
+    version: str | None
+    tested: bool
+    moved: Sequence[Moved] = ()
+
+    def __str__(self) -> str:
+        return f"SGLang {self.version} was not tested with radixtier {__version__}: {told(self.moved)}"
+
+
+def look() -> Release:
+    """Return which SGLang is installed, compared unless it is the tested one."""
+    version, directory = installed_version(), package_directory()
+    if version == SGLANG_VERSION or directory is None:
+        return Release(version, version == SGLANG_VERSION)
+    return Release(version, False, compare(directory))
 
 
 def contract() -> list[Name]:
@@ -54,14 +85,14 @@ def compare(directory: Path, names: Sequence[Name] | None = None) -> list[Moved]
     return [Moved(name, how) for name, how in checked if how]
 
 
-def told(version: str | None, moved: Sequence[Moved]) -> str:
-    """Return one line about what moved."""
+def told(moved: Sequence[Moved]) -> str:
+    """Return in one line what moved."""
     count = len(contract())
     if not moved:
-        return f"SGLang {version}: all {count} names that radixtier uses are where they were"
+        return f"all {count} names that radixtier uses are where they were"
     more = f" and {len(moved) - MOST_TOLD} more" if len(moved) > MOST_TOLD else ""
     some = ", ".join(map(str, moved[:MOST_TOLD]))
-    return f"SGLang {version}: {len(moved)} of {count} names that radixtier uses have moved: {some}{more}"
+    return f"{len(moved)} of {count} names that radixtier uses have moved: {some}{more}"
 
 
 def _entries(module: str, text: str, exact: bool) -> Iterator[Name]:
@@ -79,7 +110,7 @@ def _how(package: Package, name: Name) -> str:
         return "its module cannot be read"
     if found is None:
         return "gone"
-    now = signature(found) if name.signature else None
+    now = signature(found) if name.signature and isinstance(found, ast.AST) else None
     if now is None or (now == name.signature if name.exact else _takes(now, name.signature)):
         return ""
     return f"signature now {now}"
@@ -92,8 +123,10 @@ def _find(package: Package, name: Name) -> Definition | object | None:
     if first == "*":
         return next(_members(package, name.module, member), None)
     module = package.module(name.module)
-    if not first:
-        return module if module is not None and member in module.assigned else None
+    if module is not None and not first:
+        return module if member in module.assigned else None
+    if module is not None and first.startswith('"'):
+        return module if first.strip('"') in module.texts else None
     return package.find(name.module, name.qualname)
 
 
@@ -116,6 +149,8 @@ def _takes(now: str, given: str) -> bool:
     takes = {*positional, *(each.arg for each in has.kwonlyargs)}
     if has.kwarg is None and not takes.issuperset(by_name):
         return False
+    if wants.kwarg is not None:  # whatever it takes is handed on
+        return True
     needed = positional[: len(positional) - len(has.defaults)]
     needed += [each.arg for each, default in zip(has.kwonlyargs, has.kw_defaults, strict=True) if default is None]
     return {*wanted, *by_name}.issuperset(needed)

@@ -1,7 +1,7 @@
 """Reads a patch that only inserts lines, and applies or takes back its hunks on the bytes of one file.
 
-Owns the form: a unified diff whose lines are context or insertions. Law: ``take_back(apply(b)) == b`` for every ``b`` that
-it applies to; what does not fit raises `Misfit`, and nothing is guessed. Pure; any thread.
+Owns the form: a unified diff whose lines are context or insertions. Law: ``take_back(apply(b)) == b`` for every ``b``
+that it applies to; what does not fit raises `Misfit`, and nothing is guessed. Pure; any thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Which SGLang is installed, and where; found out without importing it.
 
-Owns the look-up only. Invariant: nothing of SGLang is imported, so that neither torch nor a driver is loaded. Any thread.
+Owns the look-up only. Invariant: nothing of SGLang is imported, so that neither torch nor a driver is loaded. Any
+thread.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import importlib.util
 import re
 from importlib import metadata
 from pathlib import Path
-
-from radixtier import SGLANG_VERSION
 
 _VERSION = re.compile(r"""^__version__\b[^\n]*=\s*["']([^"'\n]+)["']""", re.MULTILINE)
 
@@ -22,11 +21,6 @@ def installed_version() -> str | None:
     except metadata.PackageNotFoundError:
         directory = package_directory()
         return None if directory is None else version_in(directory)
-
-
-def is_tested(version: str | None) -> bool:
-    """Whether radixtier was made for and tested with this version of SGLang."""
-    return version == SGLANG_VERSION
 
 
 def package_directory() -> Path | None:

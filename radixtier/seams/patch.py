@@ -1,10 +1,10 @@
 """The patch for SGLang: what state its files are in, and how it is applied and taken back.
 
-Owns the files that the patch touches, while one of the functions runs. Invariants: a file is only written when its bytes
-are known, by their SHA-256, to be those before or after the patch, and only with bytes that are known the same way; new
-bytes are written beside and renamed; what fails half-way is undone. The file with the marker comes last when applying and
-first when taking back, so that a machine that dies in between leaves an SGLang that does not start, not one that runs
-without a part. Main thread; servers of that SGLang should not be starting meanwhile.
+Owns the files that the patch touches, while one of the functions runs. Invariants: a file is only written when its
+bytes are known, by their SHA-256, to be those before or after the patch, and only with bytes that are known in the same
+way; new bytes are written beside and renamed; what fails half-way is undone. The file with the marker comes last when
+applying and first when taking back, so that a machine that dies in between leaves an SGLang that does not start, not
+one that runs without a part. Main thread; servers of that SGLang should not be starting meanwhile.
 """
 
 from __future__ import annotations

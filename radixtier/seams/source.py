@@ -29,11 +29,14 @@ class Module:
         What its top level defines, also under ``if`` and ``try``.
     assigned : frozenset of str
         Attributes that it assigns, on whatever object.
+    texts : frozenset of str
+        Texts that stand in it as constants.
     """
 
     name: str
     names: dict[str, Definition]
     assigned: frozenset[str]
+    texts: frozenset[str]
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Package:
         if name not in self._modules:
             file = self._file(name)
             tree = None if file is None else ast.parse(file.read_bytes())
-            self._modules[name] = None if tree is None else Module(name, _named(tree.body), _assigned(tree))
+            self._modules[name] = None if tree is None else _module(name, tree)
         return self._modules[name]
 
     def modules_in(self, name: str) -> Iterator[Module]:
@@ -129,9 +132,12 @@ def _named(body: list[ast.stmt]) -> dict[str, Definition]:
     return found
 
 
-def _assigned(tree: ast.AST) -> frozenset[str]:
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    return frozenset(node.attr for node in nodes)
+def _module(name: str, tree: ast.Module) -> Module:
+    nodes = list(ast.walk(tree))
+    attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+    texts = frozenset(value for value in constants if isinstance(value, str))
+    return Module(name, _named(tree.body), frozenset(node.attr for node in attributes), texts)
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[tuple[str, Definition]]:

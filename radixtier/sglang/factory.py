@@ -133,8 +133,8 @@ def open_gates() -> None:
     """Let the scheduler ask the cache for promotions, and let the store know when weights are updated.
 
     The scheduler asks only for SGLang's own storage backends. A hook on its constructor, instead of posing as a storage
-    backend: that would start SGLang's storage threads and hash every token once more for nothing. A patched SGLang calls
-    :func:`open_gate` and :func:`seal_stores` by itself.
+    backend: that would start SGLang's storage threads and hash every token once more for nothing. A patched SGLang
+    calls :func:`open_gate` and :func:`seal_stores` by itself.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

@@ -29,7 +29,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def given_flags(namespace: Any) -> dict[str, Any]:
-    """Return setting name -> value of what is given in a parsed command line, or in the arguments of a patched SGLang."""
+    """Return setting name -> value of what is given in a parsed command line or a patched SGLang's arguments."""
     values = {setting.name: getattr(namespace, field_of(setting), None) for setting in (*SETTINGS, CONFIG_FILE)}
     return {name: value for name, value in values.items() if value is not None and value is not False}
 

@@ -1,8 +1,8 @@
-"""What a patched SGLang calls, in the place of the plugin's hooks: fields of its arguments, start-up, scheduler, weights.
+"""What a patched SGLang calls, in the place of the plugin's hooks: fields of its arguments, start, scheduler, weights.
 
 ``patches/`` has the patch; its insertions are calls of the functions below and nothing else. Invariants: importing this
-imports nothing of SGLang, torch or msgspec, since ``sglang.srt.plugins`` imports it before anything else; a function that
-the patch calls keeps its name and arguments as long as the patch is shipped. Main thread, and the scheduler's.
+imports nothing of SGLang, torch or msgspec, since ``sglang.srt.plugins`` imports it before anything else; a function
+that the patch calls keeps its name and arguments as long as the patch is shipped. Main thread, and the scheduler's.
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from radixtier import SGLANG_VERSION
+from radixtier.seams.installed import installed_version
+
 _SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
 
 STEPS = {
@@ -31,14 +34,18 @@ _wrapped = False
 
 def register() -> None:
     """Hook the command line, the resolution of the server arguments, and their publication to a process."""
+    if installed_version() != SGLANG_VERSION:
+        from radixtier.sglang.startup import check_seams
+
+        check_seams(HOOKS)
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from radixtier.sglang.native import is_patched
 
-    wrap_steps()
     if not is_patched():
         for target, (hook, kind) in HOOKS.items():
             HookRegistry.register(target, hook, HookType[kind])
+    wrap_steps()
 
 
 def wrap_steps() -> None:

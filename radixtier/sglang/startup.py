@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ from radixtier.config import Problem, RadixTierConfig
 from radixtier.io.probe import kvikio_fault
 from radixtier.io.trial import try_posix
 from radixtier.machine import Machine
-from radixtier.seams.contract import compare, told
-from radixtier.seams.installed import installed_version, is_tested, package_directory
+from radixtier.seams.contract import look, told
 from radixtier.settings import BACKEND, Setting, load_config
 from radixtier.sglang.flags import effective, field_of, given_flags
 from radixtier.sglang.native import is_patched
@@ -30,6 +30,7 @@ from radixtier.tools.holders import lock_holders
 from radixtier.units import BadValue, Unit
 
 logger = logging.getLogger(__name__)
+
 
 def begin(server_args: Any) -> None:
     """Check the settings and the arguments of a server, before SGLang resolves them for the first time.
@@ -59,22 +60,32 @@ def finish(server_args: Any) -> None:
 
 
 def check_version(config: RadixTierConfig) -> list[Problem]:
-    """Refuse an SGLang that radixtier was not tested with, unless it was allowed and has every name in use."""
-    version = installed_version()
-    if is_tested(version):
+    """Refuse an SGLang that was not tested, unless it is allowed and has every name that radixtier uses."""
+    release = look()
+    if release.tested:
         return []
-    directory = package_directory()
-    moved = [] if directory is None else compare(directory)
-    allowed = f"not tested with radixtier {__version__}, which is made for {SGLANG_VERSION}"
     fix = f"pip install sglang=={SGLANG_VERSION}"
-    if moved:
-        return [Problem("SGLang", version, f"{allowed}; {told(version, moved)}", fix)]
-    if not config.allow_untested:
-        why = f"{allowed}; {told(version, moved)}"
-        flag = config.named("allow_untested")
-        return [Problem("SGLang", version, why, f"{fix}, or try it with {flag}: what it computes was not compared")]
-    logger.warning("radixtier: SGLang %s was not tested, and is allowed: names are in place, meanings may differ", version)
-    return []
+    if not release.moved:
+        if config.allow_untested:
+            logger.warning("radixtier: %s; it is allowed, but what is behind the names may have changed", release)
+            return []
+        fix += f", or add {config.named('allow_untested')} to try it"
+    return [Problem("SGLang", release.version, f"not tested with radixtier {__version__}; {told(release.moved)}", fix)]
+
+
+def check_seams(targets: Iterable[str]) -> None:
+    """End a start that asks for the tier when this SGLang lacks what the plugin needs to be heard at all.
+
+    Parameters
+    ----------
+    targets : iterable of str
+        Full names of what is hooked.
+    """
+    release = look()
+    lost = [moved for moved in release.moved if f"{moved.name.module}.{moved.name.qualname}" in targets]
+    if lost and ("--enable-radix-tier" in sys.argv or os.environ.get("RADIXTIER_ENABLE", "").strip()):
+        print(f"radixtier: error: {release}; pip install sglang=={SGLANG_VERSION}", file=sys.stderr, flush=True)
+        raise SystemExit(2)
 
 
 def prepare_scheduler(server_args: Any) -> None:

@@ -5,16 +5,19 @@ One server per page size serves all tests; every test starts with empty tiers.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_rig import DRAM, HBM, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered
+from e2e_rig import REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, tier_flags
 
 from radixtier.lab.traces.opening import open_trace
 from radixtier.live.client import Client
-from radixtier.live.server import CPU_FLAGS, Server
+from radixtier.live.server import Server
 from radixtier.live.tiny import make_tiny_model
+from radixtier.seams.installed import package_directory
 
 
 @pytest.fixture(scope="session")
@@ -29,18 +32,7 @@ def running(
     directory = tmp_path_factory.mktemp("server")
     store = directory / "nvme"
     store.mkdir()
-    flags = [
-        *CPU_FLAGS,
-        "--page-size", str(request.param),
-        "--enable-radix-tier",
-        "--radix-tier-hbm-size", f"{HBM}tok",
-        "--radix-tier-dram-size", f"{DRAM}tok",
-        "--radix-tier-nvme-size", f"{NVME}tok",
-        "--radix-tier-nvme-path", str(store),
-        "--radix-tier-record", str(directory / "trace.jsonl"),
-        # Computing is faster than reading with a model of this size.
-        "--hicache-storage-prefetch-policy", "wait_complete",
-    ]  # fmt: skip
+    flags = [*tier_flags(store, request.param), "--radix-tier-record", str(directory / "trace.jsonl")]
     with Server("of the test", tiny_model, flags, directory / "log") as server:
         server.start(START_TIMEOUT_S)
         yield Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), request.param, store, directory / "trace.jsonl")
@@ -54,3 +46,12 @@ def tiered(running: Tiered) -> Tiered:
     assert running.server.running(), running.server.failure("died in an earlier test")
     running.client.flush()
     return running
+
+
+@pytest.fixture
+def copied_sglang(tmp_path: Path) -> Path:
+    """A directory for PYTHONPATH with the installed SGLang, in links: the patch replaces those that it touches."""
+    installed = package_directory()
+    assert installed is not None
+    shutil.copytree(installed, tmp_path / "site" / "sglang", copy_function=os.symlink)
+    return tmp_path / "site"

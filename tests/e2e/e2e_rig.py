@@ -13,7 +13,7 @@ from typing import Any
 
 from radixtier.lab.traces.opening import open_trace
 from radixtier.live.client import Client, Reply
-from radixtier.live.server import Server
+from radixtier.live.server import CPU_FLAGS, Server
 
 HBM, DRAM, NVME = 1024, 2048, 6144
 """Capacity of the tiers, tokens: two, four and twelve prompts of the tests."""
@@ -29,6 +29,21 @@ SENTINEL = 7
 ANSWER = 8
 KV_BYTES_PER_TOKEN = 512
 """KV of the tiny model: 2 layers, K and V, 2 heads of 16, float32."""
+
+
+def tier_flags(store: Path, page_size: int) -> list[str]:
+    """Return the flags of a server with three small tiers."""
+    return [
+        *CPU_FLAGS,
+        "--page-size", str(page_size),
+        "--enable-radix-tier",
+        "--radix-tier-hbm-size", f"{HBM}tok",
+        "--radix-tier-dram-size", f"{DRAM}tok",
+        "--radix-tier-nvme-size", f"{NVME}tok",
+        "--radix-tier-nvme-path", str(store),
+        # Computing is faster than reading with a model of this size.
+        "--hicache-storage-prefetch-policy", "wait_complete",
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

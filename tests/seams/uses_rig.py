@@ -1,6 +1,6 @@
-"""What radixtier's code uses of SGLang, read from its source: imports, overridden methods, members of SGLang's objects.
+"""What radixtier's code uses of SGLang, read from its source: imports, hooks, overridden methods, members of objects.
 
-Receivers are known by their names (:data:`RECEIVERS`): the code calls SGLang's tree core ``tree_core`` everywhere.
+SGLang's objects are known by what the code calls them (:data:`RECEIVERS`): its tree core is ``tree_core`` everywhere.
 """
 
 from __future__ import annotations
@@ -11,37 +11,67 @@ from pathlib import Path
 from typing import NamedTuple
 
 import radixtier
+from radixtier.cpu.transfers import CPU_KERNELS
 from radixtier.seams.source import Package
+from radixtier.sglang.factory import GATES
+from radixtier.sglang.identity import _WHAT_ELSE
+from radixtier.sglang.plugin import HOOKS, STEPS
 
 ROOT = Path(radixtier.__file__).parent
-FILES = sorted(
+FILES = [
     file
     for part in ("sglang", "cpu")
-    for file in (ROOT / part).rglob("*.py")
-    if "stubs" not in file.parts and not file.name.startswith("bench_")
-)
-"""All but the benchmarks, which nobody's server depends on."""
+    for file in sorted((ROOT / part).rglob("*.py"))
+    if "stubs" not in file.parts and not file.name.startswith("bench_") and file.name != "standalone.py"
+]
+"""All but the benchmarks and what builds caches for them, which nobody's server depends on."""
 
-ARGUMENTS = ("sglang.srt.arg_groups.fields", "*")
-REQUEST = ("sglang.srt.managers.schedule_batch", "Req")
-
+SRT = "sglang.srt"
+FIELDS = f"{SRT}.arg_groups.fields"
+CACHE = f"{SRT}.mem_cache"
 RECEIVERS = {
-    "tree_core": ("sglang.srt.mem_cache.unified_cache.unified_tree_core_interface", "UnifiedTreeCoreInterface"),
-    "cache_controller": ("sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller", "HybridCacheController"),
-    "token_to_kv_pool_allocator": ("sglang.srt.mem_cache.allocator", "BaseTokenToKVPoolAllocator"),
-    "get_memory()": ("sglang.srt.arg_groups.fields.memory", "Memory"),
-    "get_schedule()": ("sglang.srt.arg_groups.fields.schedule", "Schedule"),
-    "get_serving()": ("sglang.srt.arg_groups.fields.serving", "Serving"),
-    "get_observability()": ("sglang.srt.arg_groups.fields.observability", "Observability"),
-    "get_parallel()": ("sglang.srt.runtime_context", "ParallelContext"),
-    "server_args": ARGUMENTS,
-    "arguments": ARGUMENTS,
-    "view": ARGUMENTS,
-    "req": REQUEST,
-}
-"""How a value of SGLang is called in radixtier -> the module and class that have its members."""
+    "HookRegistry": [(f"{SRT}.plugins.hook_registry", "HookRegistry")],
+    "ack": [(f"{SRT}.managers.cache_controller", "HiCacheAck")],
+    "backend": [(f"{SRT}.layers.attention.torch_native_backend", "TorchNativeAttnBackend")],
+    "base": [(f"{CACHE}.pool_host.base", "")],
+    "cache_controller": [(f"{CACHE}.hybrid_cache.hybrid_cache_controller", "HybridCacheController")],
+    "ctx": [(f"{CACHE}.registry", "TreeCacheBuildContext")],
+    "forward_batch": [(f"{SRT}.model_executor.forward_batch_info", "ForwardBatch")],
+    "get_memory()": [(f"{FIELDS}.memory", "Memory")],
+    "get_observability()": [(f"{FIELDS}.observability", "Observability")],
+    "get_parallel()": [(f"{FIELDS}.parallel", "Parallel")],
+    "get_schedule()": [(f"{FIELDS}.schedule", "Schedule")],
+    "get_serving()": [(f"{FIELDS}.serving", "Serving")],
+    "info": [
+        (f"{CACHE}.unified_cache.unified_tree_core_interface", "TreePathNodeInfo"),
+        (f"{CACHE}.device_pool_info", "MHABufferInfo"),
+    ],
+    "kvcache": [(f"{CACHE}.memory_pool", "MHATokenToKVPool")],
+    "model": [(f"{SRT}.configs.model_config", "ModelConfig")],
+    "params": [
+        (f"{CACHE}.base_prefix_cache", name) for name in ("MatchPrefixParams", "InsertParams")
+    ] + [(f"{CACHE}.cache_init_params", "CacheInitParams")],
+    "pool": [(f"{CACHE}.pool_host.mha", "MHATokenToKVPoolHost")],
+    "req": [(f"{SRT}.managers.schedule_batch", "Req")],
+    "result": [(f"{CACHE}.base_prefix_cache", name) for name in ("MatchResult", "InsertResult")],
+    "scheduler": [(f"{SRT}.managers.scheduler", "Scheduler")],
+    "server_args": [(FIELDS, "*"), (f"{SRT}.server_args", "ServerArgs")],
+    "spec": [(f"{CACHE}.unified_cache.unified_tree_core", "StorageBackupSpec")],
+    "token_to_kv_pool_allocator": [(f"{CACHE}.allocator", "BaseTokenToKVPoolAllocator")],
+    "tree_core": [(f"{CACHE}.unified_cache.unified_tree_core_interface", "UnifiedTreeCoreInterface")],
+    "view": [(FIELDS, "*")],
+    "write": [(f"{CACHE}.unified_radix_cache", "_OngoingWriteThrough")],
+}  # fmt: skip
+"""What a value of SGLang is called in radixtier -> the modules and classes one of which has its members."""
 
-CACHE = ("sglang.srt.mem_cache.unified_radix_cache", "UnifiedRadixCache")
+OURS = {
+    *("_mover", "_radix_tier", "_radix_tier_flags", "recording", "settings", "tokenizer"),
+    *("frame_buffer", "mover", "radixtier_cpu"),
+}
+"""What radixtier puts on objects of SGLang, or finds on its own."""
+
+ELSEWHERE = {"TorchNativeAttnBackend", "itemsize", "squeeze"}
+"""Members of other objects that have the name of a receiver."""
 
 
 class Use(NamedTuple):
@@ -54,27 +84,24 @@ class Use(NamedTuple):
 
 def uses(package: Package) -> dict[Use, str]:
     """Return every use, with the file and line of one of its places."""
-    found: dict[Use, str] = {}
+    found = dict.fromkeys(_tables(package), "a table")
     for file in FILES:
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        imports = _imports(tree)
-        for use, line in [*_imported(tree), *_members(tree), *_fields(tree), *_inherited(tree, imports, package)]:
-            if use.qualname.rpartition(".")[2] not in OURS:
+        for use, line in [*_imported(tree), *_members(tree, package), *_fields(tree), *_inherited(tree, package)]:
+            if use.qualname.rpartition(".")[2] not in OURS | ELSEWHERE:
                 found.setdefault(use, f"{file.name}:{line}")
     return found
 
 
-OURS = {"_radix_tier", "_radix_tier_flags", "mover", "recording", "tokenizer", "settings"}
-"""What radixtier puts on SGLang's objects."""
-
-
-def _imports(tree: ast.AST) -> dict[str, str]:
-    return {
-        alias.asname or alias.name: node.module or ""
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang.")
-        for alias in node.names
-    }
+def _tables(package: Package) -> Iterator[Use]:
+    """What is listed as data: hooks, steps of the resolution, kernels, arguments that go into the identity."""
+    for target in (*HOOKS, *GATES):
+        parts = target.split(".")
+        cut = next(n for n in range(len(parts) - 1, 0, -1) if package.module(".".join(parts[:n])))
+        yield Use(".".join(parts[:cut]), ".".join(parts[cut:]))
+    yield from (Use(f"{SRT}.arg_groups.resolution_hooks", f'"{step}"') for step in STEPS)
+    yield from (Use(module, kernel.__name__) for module, kernels in CPU_KERNELS.items() for kernel in kernels)
+    yield from (Use(FIELDS, f"*.{name}") for name in _WHAT_ELSE)
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[Use, int]]:
@@ -82,46 +109,54 @@ def _imported(tree: ast.AST) -> Iterator[tuple[Use, int]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang."):
             yield from ((Use(node.module or "", alias.name), node.lineno) for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
-            if isinstance(node.args[0], ast.Constant) and str(node.args[0].value).startswith("sglang."):
-                yield Use(str(node.args[0].value), ""), node.lineno
+            named = ast.unparse(node.args[0]).strip("'")
+            if named.startswith("sglang."):
+                yield Use(named, ""), node.lineno
 
 
-def _members(tree: ast.AST) -> Iterator[tuple[Use, int]]:
+def _members(tree: ast.AST, package: Package) -> Iterator[tuple[Use, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             receiver = ast.unparse(node.value).rpartition(".")[2]
-            if receiver in RECEIVERS and not node.attr.startswith("__") and receiver != "tree_core.insert":
-                module, cls = RECEIVERS[receiver]
-                yield Use(module, f"{cls}.{node.attr}"), node.lineno
+            if receiver == "server_args" and node.attr.startswith("_"):
+                yield Use(f"{SRT}.arg_groups.pipeline", f".{node.attr}"), node.lineno
+                continue
+            classes = RECEIVERS.get(receiver, [])
+            named = [Use(module, f"{cls}.{node.attr}".lstrip(".")) for module, cls in classes]
+            there = [use for use in named if use.module == FIELDS or package.find(use.module, use.qualname)]
+            yield from ((use, node.lineno) for use in (there or named)[:1])
 
 
 def _fields(tree: ast.AST) -> Iterator[tuple[Use, int]]:
-    """Names of server arguments that are given as texts."""
+    """Names of server arguments that are given as texts or as keywords."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "_field":
-                yield Use(ARGUMENTS[0], f"*.{ast.literal_eval(node.args[0])}"), node.lineno
-            elif node.func.id == "_declare":
-                for keyword in node.keywords:
-                    if keyword.arg is not None:
-                        yield Use(ARGUMENTS[0], f"*.{keyword.arg}"), node.lineno
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_field":
+            yield Use(FIELDS, f"*.{ast.literal_eval(node.args[0])}"), node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "_declare":
+            yield from ((Use(FIELDS, f"*.{each.arg}"), node.lineno) for each in node.keywords if each.arg)
 
 
-def _inherited(tree: ast.Module, imports: dict[str, str], package: Package) -> Iterator[tuple[Use, int]]:
-    """What classes of ours override, call or read of SGLang's class that they extend."""
-    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for base in (b.id for b in cls.bases if isinstance(b, ast.Name) and b.id in imports):
-            own = {node.name for node in cls.body if isinstance(node, ast.FunctionDef)}
-            for node in cls.body:
-                if isinstance(node, ast.FunctionDef) and package.find(imports[base], f"{base}.{node.name}"):
-                    yield Use(imports[base], f"{base}.{node.name}", overridden=True), node.lineno
-            stored = {
-                target.attr
-                for target in ast.walk(cls)
-                if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store)
-            }
-            stored |= {node.target.id for node in cls.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
-            for node in ast.walk(cls):
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                    if node.attr not in own | stored and not node.attr.startswith("__"):
-                        yield Use(imports[base], f"{base}.{node.attr}"), node.lineno
+def _inherited(tree: ast.Module, package: Package) -> Iterator[tuple[Use, int]]:
+    """What classes of ours override, call or read of the class of SGLang that they extend, by a mixin or not."""
+    origin = {
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang.")
+        for alias in node.names
+    }
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for cls in classes.values():
+        bases = [base.id for base in cls.bases if isinstance(base, ast.Name)]
+        parts = [cls, *(classes[name] for name in bases if name in classes)]
+        for base in (name for name in bases if name in origin):
+            own = {node.name: node.lineno for part in parts for node in part.body if isinstance(node, ast.FunctionDef)}
+            for name, line in own.items():
+                if package.find(origin[base], f"{base}.{name}") is not None:
+                    yield Use(origin[base], f"{base}.{name}", overridden=True), line
+            attributes = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Attribute)]
+            stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+            stored |= {ast.unparse(n.target) for part in parts for n in part.body if isinstance(n, ast.AnnAssign)}
+            for node in attributes:
+                inherited = ast.unparse(node.value) == "self" and node.attr not in stored | own.keys()
+                if inherited and not node.attr.startswith("__"):
+                    yield Use(origin[base], f"{base}.{node.attr}"), node.lineno
