@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 if importlib.util.find_spec("sglang") is None:
-    collect_ignore = ["test_flags.py", "test_refusals.py", "test_startup.py", "test_versions.py"]
+    collect_ignore = ["test_flags.py", "test_refusals.py", "test_startup.py"]
 
 
 @pytest.fixture(autouse=True)
