@@ -64,12 +64,12 @@ class Release(NamedTuple):
         return f"SGLang {self.version} was not tested with radixtier {__version__}: {told(self.moved)}"
 
 
-def look() -> Release:
-    """Return which SGLang is installed, compared unless it is the tested one."""
+def look(names: Sequence[Name] | None = None) -> Release:
+    """Return which SGLang is installed; unless it is the tested one, its names are compared, all or those given."""
     version, directory = installed_version(), package_directory()
     if version == SGLANG_VERSION or directory is None:
         return Release(version, version == SGLANG_VERSION)
-    return Release(version, False, compare(directory))
+    return Release(version, False, compare(directory, names))
 
 
 def contract() -> list[Name]:
@@ -106,7 +106,7 @@ def _how(package: Package, name: Name) -> str:
     """How a name has moved; empty if it has not."""
     try:
         found = _find(package, name)
-    except SyntaxError:
+    except (OSError, ValueError, SyntaxError):
         return "its module cannot be read"
     if found is None:
         return "gone"

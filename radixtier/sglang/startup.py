@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from radixtier.config import Problem, RadixTierConfig
 from radixtier.io.probe import kvikio_fault
 from radixtier.io.trial import try_posix
 from radixtier.machine import Machine
-from radixtier.seams.contract import look, told
+from radixtier.seams.contract import contract, look, told
 from radixtier.settings import BACKEND, Setting, load_config
 from radixtier.sglang.flags import effective, field_of, given_flags
 from radixtier.sglang.native import is_patched
@@ -73,17 +73,19 @@ def check_version(config: RadixTierConfig) -> list[Problem]:
     return [Problem("SGLang", release.version, f"not tested with radixtier {__version__}; {told(release.moved)}", fix)]
 
 
-def check_seams(targets: Iterable[str]) -> None:
+def check_seams(targets: Collection[str]) -> None:
     """End a start that asks for the tier when this SGLang lacks what the plugin needs to be heard at all.
 
     Parameters
     ----------
-    targets : iterable of str
+    targets : collection of str
         Full names of what is hooked.
     """
-    release = look()
-    lost = [moved for moved in release.moved if f"{moved.name.module}.{moved.name.qualname}" in targets]
-    if lost and ("--enable-radix-tier" in sys.argv or os.environ.get("RADIXTIER_ENABLE", "").strip()):
+    if "--enable-radix-tier" not in sys.argv and not os.environ.get("RADIXTIER_ENABLE", "").strip():
+        return
+    # These alone: this runs in every process of a server.
+    release = look([name for name in contract() if f"{name.module}.{name.qualname}" in targets])
+    if release.moved:
         print(f"radixtier: error: {release}; pip install sglang=={SGLANG_VERSION}", file=sys.stderr, flush=True)
         raise SystemExit(2)
 

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,12 @@ SIZES = ["--radix-tier-hbm-size", "4MiB", "--radix-tier-dram-size", "8MiB", "--r
 
 
 def found(monkeypatch: pytest.MonkeyPatch, *moved: Moved) -> None:
-    monkeypatch.setattr(startup, "look", lambda: Release(NEXT, False, moved))
+    def look(names: Sequence[Name] | None = None) -> Release:
+        return Release(
+            NEXT, False, [each for each in moved if names is None or each.name.qualname in {n.qualname for n in names}]
+        )
+
+    monkeypatch.setattr(startup, "look", look)
 
 
 def refused(capsys: pytest.CaptureFixture[str], model: str, *flags: str) -> str:

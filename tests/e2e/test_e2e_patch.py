@@ -14,14 +14,24 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from e2e_rig import DRAM, HBM, LENGTH, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts, tier_flags
+from e2e_rig import (
+    DRAM,
+    HBM,
+    LENGTH,
+    PATCH,
+    REQUEST_TIMEOUT_S,
+    START_TIMEOUT_S,
+    Tiered,
+    patched_copy,
+    prompts,
+    tier_flags,
+    with_path,
+)
 
-import radixtier
-from radixtier.cpu import environment
 from radixtier.live.client import Client
 from radixtier.live.server import Server
 from radixtier.seams.installed import package_directory
-from radixtier.seams.patch import apply_patch, read_patch, revert_patch, states, whole
+from radixtier.seams.patch import revert_patch, states, whole
 from radixtier.settings import CONFIG_FILE, SETTINGS
 from radixtier.sglang.flags import field_of
 
@@ -30,15 +40,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed"),
 ]
 
-OURS = str(Path(radixtier.__file__).parents[1])
-PATCH = read_patch(radixtier.SGLANG_VERSION)
 _HELP = "import sys; from sglang.cli.main import main; sys.argv = ['sglang', 'serve', '--help']; main()"
-
-
-def with_path(*entries: Path | str) -> dict[str, str]:
-    """The environment of a CPU server that finds its packages in ``entries`` first."""
-    path = os.pathsep.join([*map(str, entries), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return environment({**os.environ, "PYTHONPATH": path})
 
 
 def run(words: Sequence[str], env: Mapping[str, str]) -> str:
@@ -57,13 +59,12 @@ def run(words: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 @pytest.fixture
-def patched(copied_sglang: Path) -> Path:
-    assert len(apply_patch(PATCH, copied_sglang / "sglang")) == len(PATCH.files)
-    return copied_sglang
+def patched(tmp_path: Path) -> Path:
+    return patched_copy(tmp_path)
 
 
 def test_a_patched_server_and_the_way_back(patched: Path, tiny_model: Path, tmp_path: Path) -> None:
-    env = with_path(OURS, patched)
+    env = with_path(patched)
     told = run(["-c", _HELP], env).split()
     assert {setting.flag for setting in (*SETTINGS, CONFIG_FILE)} <= set(told)
 
@@ -130,12 +131,9 @@ prepare_server_args(["--model-path", "dummy", "--enable-radix-tier"])
 def test_engine(mode: str, request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> None:
     store = tmp_path / "nvme"
     store.mkdir()
-    path = [OURS, str(Path(__file__).parent)]
-    if mode == "fields":
-        path.insert(1, str(request.getfixturevalue("patched")))
-    env = with_path(*path)
-    if mode == "fields":  # what SGLang calls needs no plugin
-        env["SGLANG_PLUGINS"] = "none"
+    env = with_path(Path(__file__).parent)
+    if mode == "fields":  # what SGLang calls by itself needs no plugin
+        env = {**with_path(Path(__file__).parent, request.getfixturevalue("patched")), "SGLANG_PLUGINS": "none"}
     output = run([str(Path(__file__).with_name("engine_play.py")), str(tiny_model), str(store), mode], env)
     [line] = [line for line in output.splitlines() if line.startswith("played ")]
     played = json.loads(line.removeprefix("played "))
