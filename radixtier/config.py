@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -75,6 +75,14 @@ class Problem:
         return f"{self.setting} {self.value}: {self.why}. {self.fix}{stop}".replace("\n", " ")
 
 
+class RadixTierConfigError(ValueError):
+    """The tier was asked for something it cannot do. Raised to users of ``Engine``; a command line exits."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(f"radixtier: {problem}" for problem in problems))
+        self.problems = tuple(problems)
+
+
 class Origin(NamedTuple):
     """Where a setting was given, and the text that was written there."""
 
@@ -115,6 +123,8 @@ class RadixTierConfig:
         :data:`CONTROL_SOCKET` in the first directory, or :func:`radixtier.control.runtime.runtime_socket` without one.
     record : str or None
         File to record the load in, for the lab; None for none.
+    allow_untested : bool
+        Whether a release of SGLang that was not tested may be used.
     origin : Mapping[str, Origin]
         Where the given fields came from, for messages.
     """
@@ -133,6 +143,7 @@ class RadixTierConfig:
     write_budget: str = "none"
     control: str | None = None
     record: str | None = None
+    allow_untested: bool = False
     origin: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     def named(self, name: str) -> str:

@@ -10,6 +10,7 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import yaml
@@ -171,7 +172,16 @@ SETTINGS = (
         "FILE",
         kind="file",
     ),
+    Setting(
+        "allow_untested",
+        "Start with a release of SGLang that was not tested, if it has every name that radixtier uses.",
+        "off",
+        kind="switch",
+    ),
 )
+
+BACKEND = "radixtier"
+"""Name of the tier in SGLang's registry of radix cache backends."""
 
 CONFIG_FILE = Setting("config", "YAML file with the settings above; flags and environment win over it.", "none", "FILE")
 
@@ -194,7 +204,9 @@ class _Given(NamedTuple):
     precedence: int  # flag 2, environment 1, YAML 0
 
 
-def load_config(flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[RadixTierConfig, list[Problem], list[str]]:
+def load_config(
+    flags: Mapping[str, Any], env: Mapping[str, str], name_of: Callable[[Setting], str] = attrgetter("flag")
+) -> tuple[RadixTierConfig, list[Problem], list[str]]:
     """Read every source and build the configuration.
 
     Parameters
@@ -203,6 +215,8 @@ def load_config(flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Radix
         Setting name (and ``config``) -> value, only of flags that were given.
     env : Mapping
         The environment.
+    name_of : Callable
+        How messages call a setting that ``flags`` gives.
 
     Returns
     -------
@@ -215,10 +229,10 @@ def load_config(flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Radix
     """
     problems: list[Problem] = []
     notes: list[str] = []
-    given = {name: _Given(value, _BY_NAME[name].flag, 2) for name, value in flags.items() if name in _BY_NAME}
+    given = {name: _Given(value, name_of(_BY_NAME[name]), 2) for name, value in flags.items() if name in _BY_NAME}
     from_env = {s.name: _Given(env[s.env], s.env, 1) for s in SETTINGS if env.get(s.env, "").strip()}
     file = flags.get("config") or env.get(CONFIG_FILE.env, "").strip()
-    where = CONFIG_FILE.flag if flags.get("config") else CONFIG_FILE.env
+    where = name_of(CONFIG_FILE) if flags.get("config") else CONFIG_FILE.env
     from_yaml = _read_yaml(str(file), where, problems) if file else {}
     for source in (from_env, from_yaml):
         for name, item in source.items():
@@ -230,7 +244,7 @@ def load_config(flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Radix
         del given["nvme_path"]
     config = _build(given, problems)
     if not config.enable:
-        problems += _stray_flags(flags, notes, [item.where for item in given.values() if item.precedence < 2])
+        problems += _stray_flags(flags, name_of, notes, [item.where for item in given.values() if item.precedence < 2])
     return config, problems, notes
 
 
@@ -337,7 +351,7 @@ def _read_yaml(file: str, where: str, problems: list[Problem]) -> dict[str, _Giv
         name = _yaml_name(str(key))
         label = f"{key} in {file}"
         if name not in _BY_NAME:
-            problems.append(Problem(label, value, "unknown key", _nearest(name, list(_BY_NAME))))
+            problems.append(Problem(label, value, "unknown key", nearest(name, list(_BY_NAME))))
         elif name in found:
             problems.append(Problem(label, value, f"given twice, also as {found[name].where}", "Keep one of them"))
         elif value is not None:
@@ -363,14 +377,17 @@ def _misspelt_variables(env: Mapping[str, str]) -> list[Problem]:
     return found
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
+    """Return the fix for a name that does not exist: the one that looks most like it, and all that do."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return f"Did you mean {near[0].replace('_', '-')}? Known are {', '.join(k.replace('_', '-') for k in known)}"
 
 
-def _stray_flags(flags: Mapping[str, Any], notes: list[str], others: list[str]) -> list[Problem]:
+def _stray_flags(
+    flags: Mapping[str, Any], name_of: Callable[[Setting], str], notes: list[str], others: list[str]
+) -> list[Problem]:
     """Refuse flags that would have no effect; variables and files may be kept while the tier is off."""
     if others:
         notes.append(f"{', '.join(others)} without effect: --enable-radix-tier is not given")
-    named = [(s.flag, flags[s.name]) for s in (*SETTINGS, CONFIG_FILE) if s.name in flags and s.name != "enable"]
+    named = [(name_of(s), flags[s.name]) for s in (*SETTINGS, CONFIG_FILE) if s.name in flags and s.name != "enable"]
     return [Problem(flag, _shown(value), "no effect without --enable-radix-tier", "Add it") for flag, value in named]

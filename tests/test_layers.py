@@ -15,12 +15,13 @@ import radixtier
 ROOT = Path(radixtier.__file__).parent
 
 LAYERS = (
-    {"", "units", "footprint", "machine", "identity", "weights", "dashboard"},
+    {"", "units", "footprint", "machine", "identity", "weights", "dashboard", "seams"},
     {"policy"},
     {"explain", "control"},
     {"monitor"},
     {"config"},
     {"settings"},
+    {"engine"},
     {"tree"},
     {"io"},
     {"store"},

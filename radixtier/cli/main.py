@@ -34,6 +34,7 @@ SUBCOMMANDS: Table = {
     "lab": ("radixtier.cli.lab", "replay a trace over three tiers with the policies of the server"),
     "gate": ("radixtier.cli.gate", "prove on your own server that tiering pays, or that it does not"),
     "bench": ("radixtier.cli.bench", "measure the tier, or how any server answers a load; compare two servers"),
+    "patch": ("radixtier.cli.patch", "make the tier a part of the installed SGLang, or take that back"),
     "completion": ("radixtier.cli.completion", "print a script that completes these commands in your shell"),
 }
 

@@ -45,7 +45,7 @@ def _sglang(found: str | None) -> str:
     if found is None:
         return "not installed: pip install 'radixtier[sglang]'"
     if found != SGLANG_VERSION:
-        return f"{found}, not compatible: pip install sglang=={SGLANG_VERSION}"
+        return f"{found}, not tested: radixtier doctor tells what moved; or pip install sglang=={SGLANG_VERSION}"
     return f"{found}, compatible"
 
 

@@ -33,8 +33,6 @@ SWITCH_INTERVAL_S = 0.0005
 """Longest another thread waits for the interpreter while the scheduler thread computes in Python."""
 
 
-_WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-
 _CACHES: weakref.WeakSet[Any] = weakref.WeakSet()
 """The caches of this process."""
 
@@ -152,17 +150,22 @@ def open_gates() -> None:
     """Let the scheduler ask the cache for promotions, and let the store know when weights are updated.
 
     The scheduler asks only for SGLang's own storage backends. A hook on its constructor, instead of posing as a storage
-    backend: that would start SGLang's storage threads and hash every token once more for nothing.
+    backend: that would start SGLang's storage threads and hash every token once more for nothing. A patched SGLang
+    calls :func:`open_gate` and :func:`seal_stores` by itself.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _after_scheduler, HookType.AFTER)
-    for method in ("update_weights_from_disk", "update_weights_from_ipc", "begin_weight_update"):
-        HookRegistry.register(f"{_WEIGHTS}.{method}", _before_new_weights, HookType.BEFORE)
+    from radixtier.sglang.native import is_patched
+
+    if is_patched():
+        return
+    for target, (hook, kind) in GATES.items():
+        HookRegistry.register(target, hook, HookType[kind])
     HookRegistry.apply_hooks()
 
 
-def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+def open_gate(scheduler: Any) -> None:
+    """Have a scheduler that was just built ask its cache for promotions, if that is one of ours with NVMe."""
     cache = scheduler.tree_cache
     mover = getattr(cache, "_mover", None)
     if mover is None:
@@ -173,7 +176,26 @@ def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> 
         scheduler.enable_hicache_storage = True
 
 
-def _before_new_weights(updater: Any, *args: Any, **kwargs: Any) -> None:
+def seal_stores() -> None:
     """From here on no page may be taken for one of the weights that the store's identity names."""
     for cache in list(_CACHES):
         cache.seal_store("weights were updated")
+
+
+def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    open_gate(scheduler)
+
+
+def _before_new_weights(updater: Any, *args: Any, **kwargs: Any) -> None:
+    seal_stores()
+
+
+_WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+
+GATES = {
+    "sglang.srt.managers.scheduler.Scheduler.__init__": (_after_scheduler, "AFTER"),
+    f"{_WEIGHTS}.update_weights_from_disk": (_before_new_weights, "BEFORE"),
+    f"{_WEIGHTS}.update_weights_from_ipc": (_before_new_weights, "BEFORE"),
+    f"{_WEIGHTS}.begin_weight_update": (_before_new_weights, "BEFORE"),
+}
+"""What is hooked in a scheduler process of an SGLang without the patch, and how."""

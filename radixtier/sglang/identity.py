@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from radixtier import SGLANG_VERSION
 from radixtier.identity import StoreIdentity
+from radixtier.seams.installed import installed_version
 from radixtier.weights import weights_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,9 @@ def store_identity(server_args: Any, shape: PageShape, rank: int = 0, ranks: int
             "restart; serve a local directory with weight files for that", server_args.model_path,
         )  # fmt: skip
         return None
-    return StoreIdentity(weights=weights, **shape._asdict(), tp_rank=rank, tp_size=ranks, sglang=SGLANG_VERSION)
+    # Not the tested version: one that is allowed untested may compute other KV.
+    version = installed_version() or SGLANG_VERSION
+    return StoreIdentity(weights=weights, **shape._asdict(), tp_rank=rank, tp_size=ranks, sglang=version)
 
 
 def _fingerprint(server_args: Any) -> str | None:

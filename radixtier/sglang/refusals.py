@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from radixtier.config import Problem
+from radixtier.config import Problem, RadixTierConfigError
 
 
 @dataclass(frozen=True)
@@ -301,14 +301,6 @@ SETTLED_MODELS = (
     ),
 )
 """What a model is once resolution has chosen its memory; checked at the end."""
-
-
-class RadixTierConfigError(ValueError):
-    """The tier was asked for something it cannot do. Raised to users of ``Engine``; a command line exits."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(f"radixtier: {problem}" for problem in problems))
-        self.problems = tuple(problems)
 
 
 def refuse(server_args: Any, problems: Sequence[Problem]) -> None:

@@ -10,44 +10,84 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from collections.abc import Callable, Collection
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from radixtier import SGLANG_VERSION, __version__
 from radixtier.config import Problem, RadixTierConfig
 from radixtier.io.probe import kvikio_fault
 from radixtier.io.trial import try_posix
 from radixtier.machine import Machine
-from radixtier.settings import load_config
+from radixtier.seams.contract import contract, look, told
+from radixtier.settings import BACKEND, Setting, load_config
+from radixtier.sglang.flags import effective, field_of, given_flags
+from radixtier.sglang.native import is_patched
 from radixtier.sglang.refusals import check_input, refuse
 from radixtier.tools.holders import lock_holders
 from radixtier.units import BadValue, Unit
 
 logger = logging.getLogger(__name__)
 
-BACKEND = "radixtier"
-"""Name of the tier in SGLang's registry of radix cache backends."""
 
-
-def resolve(original: Any, server_args: Any) -> None:
-    """Resolve server arguments for the first time, with the tier if it was asked for.
+def begin(server_args: Any) -> None:
+    """Check the settings and the arguments of a server, before SGLang resolves them for the first time.
 
     Leaves the checked :class:`RadixTierConfig` as ``server_args._radix_tier``, or None without the tier.
     """
     server_args._radix_tier = None
-    flags = getattr(server_args, "_radix_tier_flags", {})
-    config, problems, notes = load_config(flags, os.environ)
+    given, name_of = _given(server_args)
+    config, problems, notes = load_config(given, os.environ, name_of)
     if config.enable:
+        # With names of SGLang gone, the other checks could not be trusted.
+        refuse(server_args, check_version(config))
         problems += _check_input(config, server_args)
     refuse(server_args, problems)
     for note in notes:
         logger.info("radixtier: %s", note)
     if config.enable:
         _apply(config, server_args)
-    original(server_args)
-    if config.enable:
+
+
+def finish(server_args: Any) -> None:
+    """Check what only resolution knows, once it is over."""
+    if server_args._radix_tier is not None:
         from radixtier.sglang.resolution import check_resolved
 
         check_resolved(server_args)
+
+
+def check_version(config: RadixTierConfig) -> list[Problem]:
+    """Refuse an SGLang that was not tested, unless it is allowed and has every name that radixtier uses."""
+    release = look()
+    if release.tested:
+        return []
+    fix = f"pip install sglang=={SGLANG_VERSION}"
+    if not release.moved:
+        if config.allow_untested:
+            logger.warning("radixtier: %s; it is allowed, but what is behind the names may have changed", release)
+            return []
+        fix += f", or add {config.named('allow_untested')} to try it"
+    return [Problem("SGLang", release.version, f"not tested with radixtier {__version__}; {told(release.moved)}", fix)]
+
+
+def check_seams(targets: Collection[str]) -> None:
+    """End a start that asks for the tier when this SGLang lacks what the plugin needs to be heard at all.
+
+    Parameters
+    ----------
+    targets : collection of str
+        Full names of what is hooked.
+    """
+    if "--enable-radix-tier" not in sys.argv and not os.environ.get("RADIXTIER_ENABLE", "").strip():
+        return
+    # These alone: this runs in every process of a server.
+    release = look([name for name in contract() if f"{name.module}.{name.qualname}" in targets])
+    if release.moved:
+        print(f"radixtier: error: {release}; pip install sglang=={SGLANG_VERSION}", file=sys.stderr, flush=True)
+        raise SystemExit(2)
 
 
 def prepare_scheduler(server_args: Any) -> None:
@@ -77,6 +117,15 @@ def _create_cache(ctx: Any) -> Any:
     from radixtier.sglang.factory import create_cache
 
     return create_cache(ctx)
+
+
+def _given(server_args: Any) -> tuple[dict[str, Any], Callable[[Setting], str]]:
+    """Settings that came with the arguments, and how messages are to call them."""
+    flags = getattr(server_args, "_radix_tier_flags", None)
+    if flags is not None:
+        return flags, attrgetter("flag")
+    carried = getattr(server_args.radix_cache_backend, "settings", None)
+    return (carried, attrgetter("name")) if carried is not None else (given_flags(server_args), field_of)
 
 
 def _check_input(config: RadixTierConfig, server_args: Any) -> list[Problem]:
@@ -132,6 +181,10 @@ def _apply(config: RadixTierConfig, server_args: Any) -> None:
     for note in notes:
         logger.info("radixtier: %s", note)
     server_args._radix_tier = config
+    if is_patched():
+        from sglang.srt.arg_groups.overrides import declare_resolution
+
+        declare_resolution(server_args, BACKEND, **effective(config))  # for /server_info
     server_args.radix_cache_backend = BACKEND
     server_args.enable_hierarchical_cache = True
     if config.hbm_size is not None and config.hbm_size.unit is Unit.TOKENS:

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from radixtier import SGLANG_VERSION, __version__
 from radixtier.machine import Machine
+from radixtier.seams.contract import look
+from radixtier.seams.installed import package_directory
+from radixtier.seams.patch import read_patch, states, versions, whole
 from radixtier.tools.findings import Finding
 from radixtier.units import format_bytes
 
@@ -44,16 +47,27 @@ def check_host() -> list[Finding]:
 
 
 def check_sglang() -> Finding:
-    """Compare the installed SGLang with the one that this release is written for."""
+    """Say whether the installed SGLang is the tested one, and if not, what moved in it."""
     ours = f"Python {platform.python_version()}, radixtier {__version__}"
     fix = f"pip install sglang=={SGLANG_VERSION}"
-    try:
-        version = metadata.version("sglang")
-    except metadata.PackageNotFoundError:
+    release = look()
+    if release.version is None:
         return Finding("warning", "software", f"{ours}; SGLang is not installed in this environment", fix)
-    if version != SGLANG_VERSION:
-        return Finding("problem", "software", f"{ours}; SGLang {version} instead of {SGLANG_VERSION}", fix)
-    return Finding("ok", "software", f"{ours}, SGLang {version}")
+    if not release.tested:
+        fix += "" if release.moved else ", or start with --radix-tier-allow-untested to try it"
+        return Finding("problem", "software", f"{ours}; {release}", fix)
+    return Finding("ok", "software", f"{ours}, SGLang {release.version}{_patched()}")
+
+
+def _patched() -> str:
+    """Return a word about the patch, where there is something to say."""
+    package = package_directory()
+    if package is None or SGLANG_VERSION not in versions():
+        return ""
+    with contextlib.suppress(OSError):
+        state = whole(states(read_patch(SGLANG_VERSION), package))
+        return {"stock": "", "patched": ", patched"}.get(state, ", with files changed: see radixtier patch status")
+    return ""
 
 
 def check_plugin() -> Finding:

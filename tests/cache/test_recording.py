@@ -496,7 +496,7 @@ def test_scheduler_tells_arrivals(make_server: Any, record: Any, clock: Any, nvm
         record(server)
         server.cache.tells_arrivals = True
     scheduler = SimpleNamespace(tree_cache=server.cache, enable_hicache_storage=False)
-    factory._after_scheduler(None, scheduler)
+    factory.open_gate(scheduler)
     assert scheduler.enable_hicache_storage == (nvme > 0 or recorded)
 
 

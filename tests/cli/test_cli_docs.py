@@ -25,6 +25,7 @@ COMMANDS = [
     *(["hint", name] for name in ("prefetch", "demote", "pin", "retain", "share", "release")),
     *(["lab", name] for name in ("run", "timed", "sweep", "plan", "compare")),
     *(["gate", name] for name in ("run", "show")),
+    *(["patch", name] for name in ("status", "apply", "revert")),
     ["bench", "serve"],
 ]
 """All whose help is radixtier's own; that of ``serve`` is SGLang's."""

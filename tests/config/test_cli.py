@@ -27,7 +27,7 @@ def fake_versions(monkeypatch: pytest.MonkeyPatch, **found: str) -> None:
     ("sglang", "words"),
     [
         (SGLANG_VERSION, f"{SGLANG_VERSION}, compatible"),
-        ("0.4.0", f"0.4.0, not compatible: pip install sglang=={SGLANG_VERSION}"),
+        ("0.4.0", f"0.4.0, not tested: radixtier doctor tells what moved; or pip install sglang=={SGLANG_VERSION}"),
         (None, "not installed: pip install 'radixtier[sglang]'"),
     ],
 )

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import radixtier
+from radixtier.cpu import environment
 from radixtier.lab.traces.opening import open_trace
 from radixtier.live.client import Client, Reply
-from radixtier.live.server import Server
+from radixtier.live.server import CPU_FLAGS, Server
+from radixtier.seams.installed import package_directory
+from radixtier.seams.patch import apply_patch, read_patch
+
+OURS = str(Path(radixtier.__file__).parents[1])
+PATCH = read_patch(radixtier.SGLANG_VERSION)
 
 HBM, DRAM, NVME = 1024, 2048, 6144
 """Capacity of the tiers, tokens: two, four and twelve prompts of the tests."""
@@ -29,6 +38,46 @@ SENTINEL = 7
 ANSWER = 8
 KV_BYTES_PER_TOKEN = 512
 """KV of the tiny model: 2 layers, K and V, 2 heads of 16, float32."""
+
+
+def tier_flags(store: Path, page_size: int) -> list[str]:
+    """Return the flags of a server with three small tiers."""
+    return [
+        *CPU_FLAGS,
+        "--page-size", str(page_size),
+        "--enable-radix-tier",
+        "--radix-tier-hbm-size", f"{HBM}tok",
+        "--radix-tier-dram-size", f"{DRAM}tok",
+        "--radix-tier-nvme-size", f"{NVME}tok",
+        "--radix-tier-nvme-path", str(store),
+        # Computing is faster than reading with a model of this size.
+        "--hicache-storage-prefetch-policy", "wait_complete",
+    ]  # fmt: skip
+
+
+def patched_copy(directory: Path) -> Path:
+    """Copy the installed SGLang, in links, and patch the copy: a link that the patch changes becomes a file.
+
+    Returns
+    -------
+    Path
+        A directory for PYTHONPATH.
+    """
+    installed = package_directory()
+    assert installed is not None
+    shutil.copytree(installed, directory / "site" / "sglang", copy_function=os.symlink)
+    assert len(apply_patch(PATCH, directory / "site" / "sglang")) == len(PATCH.files)
+    return directory / "site"
+
+
+def with_path(*entries: Path) -> dict[str, str]:
+    """Return the environment of a CPU server that finds packages in ``entries`` first, and this radixtier anyway.
+
+    No setting of the tier is in it.
+    """
+    path = os.pathsep.join([*map(str, entries), OURS, *filter(None, [os.environ.get("PYTHONPATH")])])
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RADIXTIER_")}
+    return environment({**others, "PYTHONPATH": path})
 
 
 @dataclass(frozen=True)

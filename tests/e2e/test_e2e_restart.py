@@ -6,10 +6,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from e2e_rig import ANSWER, DRAM, HBM, LENGTH, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts
+from e2e_rig import ANSWER, LENGTH, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts, tier_flags
 
 from radixtier.live.client import Client
-from radixtier.live.server import CPU_FLAGS, Server
+from radixtier.live.server import Server
 
 pytestmark = [
     pytest.mark.e2e,
@@ -22,13 +22,7 @@ CHATS = NVME // LENGTH - 4
 
 
 def start(model: Path, store: Path, log: Path) -> Tiered:
-    flags = [
-        *CPU_FLAGS, "--page-size", str(PAGE_SIZE), "--enable-radix-tier",
-        "--radix-tier-hbm-size", f"{HBM}tok", "--radix-tier-dram-size", f"{DRAM}tok",
-        "--radix-tier-nvme-size", f"{NVME}tok", "--radix-tier-nvme-path", str(store),
-        "--hicache-storage-prefetch-policy", "wait_complete",
-    ]  # fmt: skip
-    server = Server("that restarts", model, flags, log)
+    server = Server("that restarts", model, tier_flags(store, PAGE_SIZE), log)
     server.start(START_TIMEOUT_S)
     return Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), PAGE_SIZE, store)
 

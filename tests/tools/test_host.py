@@ -10,25 +10,38 @@ import pytest
 
 from radixtier import SGLANG_VERSION
 from radixtier.machine import Machine
+from radixtier.seams.contract import Moved, Name, Release
 from radixtier.tools import host
 from radixtier.tools.findings import Finding, render, summary
 
-
-def _version(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
-    def answer(name: str) -> str:
-        if version is None:
-            raise metadata.PackageNotFoundError(name)
-        return version
-
-    monkeypatch.setattr(host.metadata, "version", answer)
+GONE = Moved(Name("sglang.srt.some", "name"), "gone")
 
 
-@pytest.mark.parametrize(("version", "level"), [(SGLANG_VERSION, "ok"), ("0.4.0", "problem"), (None, "warning")])
-def test_sglang(version: str | None, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _version(monkeypatch, version)
+@pytest.mark.parametrize(
+    ("release", "level", "words"),
+    [
+        (Release(SGLANG_VERSION, True), "ok", f"SGLang {SGLANG_VERSION}"),
+        (Release("0.4.0", False, [GONE]), "problem", "have moved: some.name (gone)"),
+        (Release("0.4.0", False), "problem", "are where they were"),
+        (Release(None, False), "warning", "not installed"),
+    ],
+)
+def test_sglang(release: Release, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "look", lambda: release)
     finding = host.check_sglang()
-    assert finding.level == level
+    assert finding.level == level and words in finding.found
     assert (SGLANG_VERSION in finding.fix) == (level != "ok")
+    assert ("--radix-tier-allow-untested" in finding.fix) == (release == Release("0.4.0", False))
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [("stock", ""), ("patched", ", patched"), ("changed", ", with files changed")]
+)
+def test_the_patch(state: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "look", lambda: Release(SGLANG_VERSION, True))
+    monkeypatch.setattr(host, "package_directory", lambda: Path("sglang"))
+    monkeypatch.setattr(host, "states", lambda patch, package: {"some.py": state})
+    assert f"SGLang {SGLANG_VERSION}{told}" in host.check_sglang().found
 
 
 @pytest.mark.parametrize(("names", "level"), [(["radixtier"], "ok"), (["other"], "problem"), ([], "problem")])
