@@ -146,11 +146,14 @@ class StoreIdentity:
     weights : str
         Fingerprint of weights, adapters and overrides, hex.
     kv_dtype : str
-        Element type of K and V, such as ``float32`` or ``fp8_e4m3``.
+        Element type of the KV, such as ``float32`` or ``float8_e4m3fn``.
     layout : str
         Order of the bytes in a page.
     page_size, layers, kv_heads, head_dim, v_head_dim : int
-        Shape of a page on one rank: tokens, layers, heads, elements per head.
+        Shape of a page on one rank: tokens, layers, heads, elements per head of K and of V. With ``mla`` there is one
+        head: its latent, and the rotary part of the key.
+    attention : str
+        ``mha`` (with GQA) or ``mla``.
     tp_rank, tp_size, pp_rank, pp_size : int
         Which part of the model's KV this rank holds.
     sglang : str
@@ -165,6 +168,7 @@ class StoreIdentity:
     kv_heads: int
     head_dim: int
     v_head_dim: int
+    attention: str = "mha"
     tp_rank: int = 0
     tp_size: int = 1
     pp_rank: int = 0

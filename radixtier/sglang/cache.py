@@ -47,7 +47,7 @@ from radixtier.policy.bandwidth import CopyRate
 from radixtier.sglang.control import Control
 from radixtier.sglang.draining import Draining
 from radixtier.sglang.explaining import Explaining
-from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.host_pool import LogicalPoolMixin
 from radixtier.sglang.monitoring import make_monitor
 from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
@@ -102,7 +102,7 @@ class RadixTierCache(UnifiedRadixCache):
         with STRATEGY.building(self._tiers):
             super().init_hicache(server_args, params)
         pool = self.host_pool_group.anchor_entry.host_pool
-        if not isinstance(pool, RadixTierMHAHostPool):
+        if not isinstance(pool, LogicalPoolMixin):
             raise ValueError(f"radixtier: no tier for host pools of type {type(pool).__name__}; start without it")
         self._pool = pool
         self._domain = pool.shared_allocation_domain

@@ -107,12 +107,15 @@ def sizes_of(server_args: Any) -> ResolvedSizes:
 
 
 def kv_bytes_per_token(server_args: Any) -> int:
-    """Return the KV bytes of one token on one rank, all layers, K and V; known before the model loads."""
+    """Return the KV bytes of one token on one rank, all layers; known before the model loads."""
     from sglang.srt.arg_groups.overrides import model_config_of
 
     view = _view(server_args)
     model = model_config_of(server_args)
-    width = model.get_num_kv_heads(view.tp_size) * (model.head_dim + model.v_head_dim)
+    if model.attention_arch.name == "MLA":  # One row of latent and rotary key, on every rank in full.
+        width = model.kv_lora_rank + model.qk_rope_head_dim
+    else:
+        width = model.get_num_kv_heads(view.tp_size) * (model.head_dim + model.v_head_dim)
     return max(1, int(width * model.num_attention_layers * _kv_item_bytes(model, view.kv_cache_dtype)))
 
 
