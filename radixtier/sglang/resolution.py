@@ -95,7 +95,7 @@ def check_resolved(server_args: Any) -> None:
     _declare_budget(server_args)
     config: RadixTierConfig = server_args._radix_tier
     sizes = sizes_of(server_args)
-    refuse(server_args, _check_sizes(config, sizes, _view(server_args)))
+    refuse(server_args, _check_sizes(config, sizes, _view(server_args)) + _check_latent_pool(server_args, sizes))
     logger.info("radixtier: %s", _summary(config, sizes))
 
 
@@ -168,6 +168,21 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
             view.chunked_prefill_size,
         )
     return found
+
+
+def _check_latent_pool(server_args: Any, sizes: ResolvedSizes) -> list[Problem]:
+    """Hold DRAM against a quirk of SGLang's MLA host pool: in this layout it looks at as many pages as layers."""
+    from sglang.srt.arg_groups.overrides import model_config_of
+
+    model = model_config_of(server_args)
+    layers = model.num_attention_layers
+    if model.attention_arch.name != "MLA" or _view(server_args).hicache_mem_layout != "page_first_direct":
+        return []
+    if not 0 < sizes.dram_pages < layers:
+        return []
+    config: RadixTierConfig = server_args._radix_tier
+    why = f"less than {layers} pages, one per layer, which SGLang's host pool for MLA needs with direct transfers"
+    return [config.problem("dram_size", why, f"Give it at least {layers * sizes.page_size}tok")]
 
 
 def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> list[Problem]:

@@ -111,6 +111,18 @@ def test_what_is_supported_passes(fields: dict[str, Any]) -> None:
     assert check_input(ServerArgs(model_path="m", **fields)) == []
 
 
+MLA: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+}
+
 MODEL_OFFENCES: dict[str, dict[str, Any]] = {
     "a state": {
         "architectures": ["Qwen3NextForCausalLM"],
@@ -119,17 +131,7 @@ MODEL_OFFENCES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "layer_types": ["linear_attention", "full_attention"],
     },
-    "MLA": {
-        "architectures": ["DeepseekV2ForCausalLM"],
-        "model_type": "deepseek_v2",
-        "kv_lora_rank": 16,
-        "q_lora_rank": 16,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 16,
-        "v_head_dim": 16,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-    },
+    "an index beside": {**MLA, "architectures": ["DeepseekV32ForCausalLM"], "index_topk": 64, "index_head_dim": 128},
     "differ in width": {"v_head_dim": 8},
     "its encoder": {"architectures": ["MllamaForConditionalGeneration"], "model_type": "mllama"},
 }
@@ -173,7 +175,7 @@ def test_a_hybrid_swa_model_in_plain_memory_passes(tmp_path: Path) -> None:
     assert check_settled_model(record) == []
 
 
-@pytest.mark.parametrize("fields", [{}, {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}])
+@pytest.mark.parametrize("fields", [{}, MLA, {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}])
 def test_supported_models_pass(fields: dict[str, Any], tmp_path: Path) -> None:
     record = record_of(tmp_path, fields)
     record.disable_hybrid_swa_memory = "Gemma3" in str(fields)
