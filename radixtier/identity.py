@@ -19,6 +19,9 @@ import numpy.typing as npt
 DIGEST_BYTES = 16
 """128 bits: a collision among 2**40 pages has a chance of about 2**-49 (birthday bound)."""
 
+Tokens = npt.NDArray[np.integer[Any]]
+"""Token ids, int32 where all of an array fit, else int64."""
+
 _NAMESPACE = b"radixtier/space"
 _PAGE = b"radixtier/page1"
 _ABSENT, _PRESENT = b"\0", b"\1"
@@ -90,6 +93,13 @@ def chain(parent: bytes, tokens: npt.ArrayLike, page_size: int) -> npt.NDArray[n
     return np.frombuffer(keys, dtype=np.uint8).reshape(pages, DIGEST_BYTES)
 
 
+def narrow(tokens: npt.ArrayLike) -> Tokens:
+    """Return token ids as int32 where all fit, else as int64: what stands for an image is a number of 62 bits."""
+    wide: npt.NDArray[np.int64] = np.asarray(tokens, dtype=np.int64)
+    small = wide.astype(np.int32)
+    return small if np.array_equal(small, wide) else wide
+
+
 def checksum_seed(key: npt.NDArray[np.uint8] | bytes) -> int:
     """Return the first 8 bytes of a page key as an unsigned integer, which seeds the checksum of the page."""
     return int.from_bytes(bytes(key)[:8], "little")
@@ -107,20 +117,20 @@ class Stretch:
         Key of the page in front of the first one, :func:`namespace_seed` at the root. 16 bytes.
     keys : ndarray of uint8, shape (pages, 16)
         Keys of the pages.
-    tokens : ndarray of int32, shape (pages, page_size)
-        Their tokens.
+    tokens : ndarray of int32 or int64, shape (pages, page_size)
+        Their tokens, see :func:`narrow`.
     """
 
     space: Space
     front: bytes
     keys: npt.NDArray[np.uint8]
-    tokens: npt.NDArray[np.int32]
+    tokens: Tokens
 
     @classmethod
     def chained(cls, space: Space, front: bytes, tokens: npt.ArrayLike, page_size: int) -> Stretch:
         """Build the stretch of all complete pages of ``tokens`` that follows the page with key ``front``."""
         keys = chain(front, tokens, page_size)
-        flat = np.asarray(tokens)[: len(keys) * page_size].astype(np.int32)
+        flat = narrow(np.asarray(tokens)[: len(keys) * page_size])
         return cls(space, front, keys, flat.reshape(len(keys), page_size))
 
     def __len__(self) -> int:

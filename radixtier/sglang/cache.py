@@ -35,7 +35,7 @@ from sglang.srt.runtime_context import get_memory, get_schedule, get_serving
 
 from radixtier.control import Pace
 from radixtier.explain import RequestRecord
-from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
+from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed, narrow
 from radixtier.monitor import EventLog, Ticks
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
@@ -415,7 +415,7 @@ class RadixTierCache(UnifiedRadixCache):
             if used:
                 tree.use_page(int(pages[-1]))
             stretch = Stretch(
-                space, front or b"", table.key[pages].view(np.uint8), tokens.astype(np.int32).reshape(len(pages), -1)
+                space, front or b"", table.key[pages].view(np.uint8), narrow(tokens).reshape(len(pages), -1)
             )
         if used:
             tree.came_to_hbm(pages)

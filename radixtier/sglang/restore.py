@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from radixtier.identity import Space
+from radixtier.identity import Space, Tokens
 from radixtier.sglang.private import apply_actions
 from radixtier.store.restorer import Restorer, Stored
 
@@ -111,7 +111,7 @@ class Restoration:
             self._restorer.cancel()
             self.step(0.001)
 
-    def _key(self, space: Space, tokens: npt.NDArray[np.int32]) -> Any:
+    def _key(self, space: Space, tokens: Tokens) -> Any:
         whole = array("q")
         whole.frombytes(tokens.astype(np.int64).tobytes())
         return RadixKey(whole, space.extra_key, self._cache.tree_core.is_eagle, cache_salt=space.cache_salt)

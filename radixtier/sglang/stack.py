@@ -75,7 +75,7 @@ class Tiers:
 
 
 class RadixTierStrategy(StackStrategy):
-    """Pools of one kind of rows (see `pools`), one tree component. Matches only while a cache of ours is being built."""
+    """Pools that `pools` knows, one tree component. Matches only while a cache of ours is being built."""
 
     def __init__(self) -> None:
         self._tiers: Tiers | None = None

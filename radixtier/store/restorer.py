@@ -19,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from radixtier.identity import Space
+from radixtier.identity import Space, Tokens
 from radixtier.store.catalog import Catalog
 from radixtier.store.jobs import expand
 from radixtier.store.journal_reader import JournalReader
-from radixtier.store.prefixes import Tokens
 from radixtier.store.restore_walk import Stored, Walk
 from radixtier.store.rows import Index, Ints, JournalError, no_rows
 

@@ -1,4 +1,4 @@
-"""Device pools of every kind: bytes on their way down to NVMe and back, who may read whose store, what is not served."""
+"""Device pools of every kind: their bytes through all tiers, who may read whose store, what is not served."""
 
 from __future__ import annotations
 
@@ -125,3 +125,18 @@ def test_pools_with_more_than_rows_of_one_kind_are_not_served(make_server: MakeS
     from radixtier.sglang.pools import page_shape
 
     assert page_shape(pools()[name](), 64, "page_first_direct") is None
+
+
+def test_what_stands_for_an_image_is_found_again_after_a_restart(make_server: MakeServer) -> None:
+    """SGLang writes four numbers of 62 bits, made of the image's hash, over and over in place of its tokens."""
+    first = make_server(**SIZES)
+    images = [[1_000_000 + 2**62 - 1 - number - each for number in range(4)] for each in (0, 8)]
+    front = first.prompt(2, 1)
+    prompts = [[*front, *image * 2, *first.prompt(2, 2)] for image in images]
+    assert [done.hit for done in served(first, prompts)] == [0, 8], "another image, another path"
+    first.evict_hbm()
+    first.demote_all()
+    assert [done.storage for done in served(first, prompts)] == [24, 16]
+    server = restarted(first, make_server)
+    assert [done.storage for done in served(server, prompts)] == [24, 16]
+    server.check()

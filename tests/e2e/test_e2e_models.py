@@ -28,9 +28,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("make", "kv_bytes"), MODELS.values(), ids=MODELS)
-def test_a_conversation_comes_back_from_every_tier(
-    make: Callable[[Path], Path], kv_bytes: int, tmp_path: Path
-) -> None:
+def test_a_conversation_comes_back_from_every_tier(make: Callable[[Path], Path], kv_bytes: int, tmp_path: Path) -> None:
     store = tmp_path / "nvme"
     store.mkdir()
     flags = [
@@ -49,14 +47,16 @@ def test_a_conversation_comes_back_from_every_tier(
         again = tiered.send_all(batch)
         assert [reply.output_ids for reply in again] == [reply.output_ids for reply in first]
         assert max(reply.nvme for reply in again) == tiered.most_cached
-        (last,) = tiered.send_all(batch[-1:])
-        assert (last.hbm, last.output_ids) == (tiered.most_cached, first[-1].output_ids)
+        # Back over the last few: the very last is in HBM, the others have left it and are still in DRAM.
+        back = tiered.send_all(batch[:-5:-1])
+        assert [reply.output_ids for reply in back] == [reply.output_ids for reply in first[:-5:-1]]
+        assert back[0].hbm == tiered.most_cached
+        assert sum(reply.dram for reply in back) > 0
 
         # The next turn of each, over what came back: the same as computed from the start.
         longer = [[*prompt, *reply.output_ids, *range(10, 42)] for prompt, reply in zip(batch, first, strict=True)]
         turns = tiered.send_all(longer)
         assert sum(reply.nvme for reply in turns) >= tiered.most_cached
-        assert sum(reply.dram for reply in turns) >= tiered.most_cached
         tiered.client.flush()
         fresh = tiered.send_all(longer)
         assert [reply.cached for reply in fresh] == [0] * len(batch)
