@@ -507,8 +507,8 @@ class Server:
 
 
 def counted(store) -> dict[str, float]:
-    """Return the figures of a store, without the one that grows while nothing happens."""
-    return {name: value for name, value in store.stats().items() if name != "journal_lag_seconds"}
+    """Return the figures of a store, without those of its journal, which catches up while nothing happens."""
+    return {name: value for name, value in store.stats().items() if not name.startswith("journal_")}
 
 
 def ask(server: Any, call: str, *arguments: Any, client: ControlClient | None = None, **fields: Any) -> Any:

@@ -27,6 +27,19 @@ MODELS = {
 """How to make the model, and its bytes of KV per token."""
 
 
+def by_transformers(model: Path, prompt: list[int]) -> tuple[int, ...]:
+    """Return what transformers answers, greedily, as the client asks for it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with torch.no_grad():
+        output = network.generate(
+            torch.tensor([prompt]), max_new_tokens=ANSWER, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+    return tuple(output[0, len(prompt) :].tolist())
+
+
 @pytest.mark.parametrize(("make", "kv_bytes"), MODELS.values(), ids=MODELS)
 def test_a_conversation_comes_back_from_every_tier(make: Callable[[Path], Path], kv_bytes: int, tmp_path: Path) -> None:
     store = tmp_path / "nvme"
@@ -37,13 +50,15 @@ def test_a_conversation_comes_back_from_every_tier(make: Callable[[Path], Path],
         "--radix-tier-nvme-size", f"{NVME}tok", "--radix-tier-nvme-path", str(store),
         "--hicache-storage-prefetch-policy", "wait_complete",
     ]  # fmt: skip
-    with Server("of the test", make(tmp_path / "model"), flags, tmp_path / "log") as server:
+    model = make(tmp_path / "model")
+    with Server("of the test", model, flags, tmp_path / "log") as server:
         server.start(START_TIMEOUT_S)
         tiered = Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), PAGE_SIZE, store)
         batch = prompts(8, seed=21)
         first = tiered.send_all(batch)
         assert [reply.cached for reply in first] == [0] * len(batch)
         assert len({reply.output_ids for reply in first}) == len(batch), "the model looks at its prompt"
+        assert first[0].output_ids == by_transformers(model, batch[0])
         again = tiered.send_all(batch)
         assert [reply.output_ids for reply in again] == [reply.output_ids for reply in first]
         assert max(reply.nvme for reply in again) == tiered.most_cached
