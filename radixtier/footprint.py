@@ -27,8 +27,8 @@ def slot_bytes(page_bytes: int) -> int:
 def database_bytes(n_slots: int, page_tokens: int) -> int:
     """Return the most that the database of one directory may take.
 
-    Per slot twice its tokens (int32), key (16) and checksum (8), for what b-trees and overflow pages leave empty,
-    and a row of its own.
+    Per slot twice its tokens (int32), key (16) and checksum (8), for what b-trees and overflow pages leave empty, and
+    for the few numbers that stand for images (see `radixtier.store.row_tokens`); and a row of its own.
     """
     raw = (256 << 10) + n_slots * (2 * (4 * page_tokens + 24) + _ROW_BYTES)
     return -(-raw // BLOCK) * BLOCK

@@ -19,6 +19,9 @@ import numpy.typing as npt
 DIGEST_BYTES = 16
 """128 bits: a collision among 2**40 pages has a chance of about 2**-49 (birthday bound)."""
 
+Tokens = npt.NDArray[np.integer[Any]]
+"""Token ids, int32 where all of an array fit, else int64."""
+
 _NAMESPACE = b"radixtier/space"
 _PAGE = b"radixtier/page1"
 _ABSENT, _PRESENT = b"\0", b"\1"
@@ -90,6 +93,13 @@ def chain(parent: bytes, tokens: npt.ArrayLike, page_size: int) -> npt.NDArray[n
     return np.frombuffer(keys, dtype=np.uint8).reshape(pages, DIGEST_BYTES)
 
 
+def narrow(tokens: npt.ArrayLike) -> Tokens:
+    """Return token ids as int32 where all fit, else as int64: what stands for an image is a number of 62 bits."""
+    wide: npt.NDArray[np.int64] = np.asarray(tokens, dtype=np.int64)
+    small = wide.astype(np.int32)
+    return small if np.array_equal(small, wide) else wide
+
+
 def checksum_seed(key: npt.NDArray[np.uint8] | bytes) -> int:
     """Return the first 8 bytes of a page key as an unsigned integer, which seeds the checksum of the page."""
     return int.from_bytes(bytes(key)[:8], "little")
@@ -107,20 +117,20 @@ class Stretch:
         Key of the page in front of the first one, :func:`namespace_seed` at the root. 16 bytes.
     keys : ndarray of uint8, shape (pages, 16)
         Keys of the pages.
-    tokens : ndarray of int32, shape (pages, page_size)
-        Their tokens.
+    tokens : ndarray of int32 or int64, shape (pages, page_size)
+        Their tokens, see :func:`narrow`.
     """
 
     space: Space
     front: bytes
     keys: npt.NDArray[np.uint8]
-    tokens: npt.NDArray[np.int32]
+    tokens: Tokens
 
     @classmethod
     def chained(cls, space: Space, front: bytes, tokens: npt.ArrayLike, page_size: int) -> Stretch:
         """Build the stretch of all complete pages of ``tokens`` that follows the page with key ``front``."""
         keys = chain(front, tokens, page_size)
-        flat = np.asarray(tokens)[: len(keys) * page_size].astype(np.int32)
+        flat = narrow(np.asarray(tokens)[: len(keys) * page_size])
         return cls(space, front, keys, flat.reshape(len(keys), page_size))
 
     def __len__(self) -> int:
@@ -146,11 +156,14 @@ class StoreIdentity:
     weights : str
         Fingerprint of weights, adapters and overrides, hex.
     kv_dtype : str
-        Element type of K and V, such as ``float32`` or ``fp8_e4m3``.
+        Element type of the KV, such as ``float32`` or ``float8_e4m3fn``.
     layout : str
         Order of the bytes in a page.
     page_size, layers, kv_heads, head_dim, v_head_dim : int
-        Shape of a page on one rank: tokens, layers, heads, elements per head.
+        Shape of a page on one rank: tokens, layers, heads, elements per head of K and of V. With ``mla`` there is one
+        head: its latent, and the rotary part of the key.
+    attention : str
+        ``mha`` (with GQA) or ``mla``.
     tp_rank, tp_size, pp_rank, pp_size : int
         Which part of the model's KV this rank holds.
     sglang : str
@@ -165,6 +178,7 @@ class StoreIdentity:
     kv_heads: int
     head_dim: int
     v_head_dim: int
+    attention: str = "mha"
     tp_rank: int = 0
     tp_size: int = 1
     pp_rank: int = 0

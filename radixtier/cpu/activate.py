@@ -27,6 +27,7 @@ def activate() -> None:
       ``direct`` with layouts ``page_first_direct`` and ``layer_first``, ``kernel`` with ``page_first`` and
       ``layer_first``.
     - `TorchNativeAttnBackend` computes new tokens only (`radixtier.cpu.attention`).
+    - Models with MLA (DeepSeek's) use it in the form that attends to the latents in the KV pool, for prefill too.
     """
     global _active
     if _active:
@@ -35,6 +36,7 @@ def activate() -> None:
     _allocate_unpinned()
     _install_transfers()
     _install_attention()
+    _attend_to_latents()
 
 
 def _allocate_unpinned() -> None:
@@ -64,3 +66,10 @@ def _install_attention() -> None:
 
     backend = importlib.import_module("sglang.srt.layers.attention.torch_native_backend")
     install(backend.TorchNativeAttnBackend)
+
+
+def _attend_to_latents() -> None:
+    """Stock gives a backend that it has no rule for keys and values per head; `torch_native` looks in the pool."""
+    handlers: Any = importlib.import_module("sglang.srt.models.deepseek_common.attention_backend_handler")
+    absorbed = handlers.AttnForwardMethod.MLA
+    handlers.AttentionBackendRegistry.register("torch_native", lambda layer, batch: absorbed)

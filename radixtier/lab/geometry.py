@@ -53,6 +53,7 @@ class Geometry:
 
 
 PRESETS = {
+    "deepseek-v2-lite": Attention(27, 0, 0, latent=512 + 64),
     "deepseek-v3": Attention(61, 0, 0, latent=512 + 64),
     "gpt-oss-20b": Attention(24, 8, 64),
     "gpt-oss-120b": Attention(36, 8, 64),

@@ -6,6 +6,7 @@ the whole prefix, so a test that compares greedy outputs sees a wrong page of KV
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ _CHAT_TEMPLATE = (
 )
 # Scores q.k / sqrt(d) get a deviation of GAIN ** 2: attention that picks few of thousands of tokens, so that
 # averaging does not wash the prefix out.
-_QK_GAIN = 2.0
+QK_GAIN = 2.0
 
 
 def make_tiny_model(
@@ -98,6 +99,15 @@ def _byte_alphabet() -> list[str]:
     return [chr(byte) if byte in kept else chr(next(moved)) for byte in range(256)]
 
 
+def random_matrix(random: np.random.Generator, rows: int, columns: int, gain: float = 1.0) -> NDArray[np.float32]:
+    """Return weights that turn inputs of deviation 1 into outputs of deviation `gain`."""
+    import numpy as np
+
+    values = random.standard_normal((rows, columns), dtype=np.float32)
+    values *= gain / columns**0.5
+    return values
+
+
 def _weights(config: dict[str, int], seed: int) -> dict[str, NDArray[np.float32]]:
     import numpy as np
 
@@ -106,11 +116,7 @@ def _weights(config: dict[str, int], seed: int) -> dict[str, NDArray[np.float32]
     q_rows = config["num_attention_heads"] * config["head_dim"]
     kv_rows = config["num_key_value_heads"] * config["head_dim"]
 
-    def matrix(rows: int, columns: int, gain: float = 1.0) -> NDArray[np.float32]:
-        values = random.standard_normal((rows, columns), dtype=np.float32)
-        values *= gain / columns**0.5
-        return values
-
+    matrix = partial(random_matrix, random)
     ones = np.ones(hidden, dtype=np.float32)
     weights = {
         "model.embed_tokens.weight": random.standard_normal((vocab, hidden), dtype=np.float32),
@@ -122,8 +128,8 @@ def _weights(config: dict[str, int], seed: int) -> dict[str, NDArray[np.float32]
             f"model.layers.{layer}.{name}.weight": values
             for name, values in (
                 ("input_layernorm", ones),
-                ("self_attn.q_proj", matrix(q_rows, hidden, _QK_GAIN)),
-                ("self_attn.k_proj", matrix(kv_rows, hidden, _QK_GAIN)),
+                ("self_attn.q_proj", matrix(q_rows, hidden, QK_GAIN)),
+                ("self_attn.k_proj", matrix(kv_rows, hidden, QK_GAIN)),
                 ("self_attn.v_proj", matrix(kv_rows, hidden)),
                 ("self_attn.o_proj", matrix(hidden, q_rows, 2.0)),
                 ("post_attention_layernorm", ones),

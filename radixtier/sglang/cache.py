@@ -37,7 +37,7 @@ from sglang.srt.runtime_context import get_memory, get_schedule, get_serving
 
 from radixtier.control import Pace
 from radixtier.explain import RequestRecord
-from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed
+from radixtier.identity import DIGEST_BYTES, Space, Stretch, namespace_seed, narrow
 from radixtier.monitor import EventLog, Ticks
 from radixtier.mover import Mover
 from radixtier.mover.ahead import Ahead
@@ -52,7 +52,7 @@ from radixtier.ranks.agreement import checksum
 from radixtier.sglang.control import Control
 from radixtier.sglang.draining import Draining
 from radixtier.sglang.explaining import Explaining
-from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.host_pool import LogicalPoolMixin
 from radixtier.sglang.monitoring import make_monitor
 from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
@@ -120,7 +120,7 @@ class RadixTierCache(UnifiedRadixCache):
         with STRATEGY.building(self._tiers):
             super().init_hicache(server_args, params)
         pool = self.host_pool_group.anchor_entry.host_pool
-        if not isinstance(pool, RadixTierMHAHostPool):
+        if not isinstance(pool, LogicalPoolMixin):
             raise ValueError(f"radixtier: no tier for host pools of type {type(pool).__name__}; start without it")
         self._pool = pool
         self._domain = pool.shared_allocation_domain
@@ -442,7 +442,7 @@ class RadixTierCache(UnifiedRadixCache):
             if used:
                 tree.use_page(int(pages[-1]))
             stretch = Stretch(
-                space, front or b"", table.key[pages].view(np.uint8), tokens.astype(np.int32).reshape(len(pages), -1)
+                space, front or b"", table.key[pages].view(np.uint8), narrow(tokens).reshape(len(pages), -1)
             )
         if used:
             tree.came_to_hbm(pages)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 
 from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
@@ -206,39 +207,51 @@ class LogicalPoolMixin:
     def frame_buffer(self) -> FrameBuffer:
         """The DRAM pool as raw memory, for the store."""
         pool: Any = self
-        parts = frame_parts(pool.kv_buffer, pool.layout, pool.page_size)
+        parts = frame_parts(self.planes(), pool.layout, pool.page_size)
         return FrameBuffer(_memory(pool.kv_buffer), pool.page_num, parts)
+
+    def planes(self) -> Sequence[torch.Tensor]:
+        """The parts of the buffer that each hold something of every token: views, in the order of their bytes."""
+        raise NotImplementedError
 
 
 def _memory(buffer: torch.Tensor) -> memoryview:
     return memoryview(buffer.view(torch.uint8).reshape(-1).numpy())
 
 
-def frame_parts(buffer: torch.Tensor, layout: str, page_size: int) -> list[tuple[int, int, int]]:
-    """Where a page's bytes lie in a stock MHA host buffer: ``(offset, stride, nbytes)`` per piece, in bytes.
+def frame_parts(planes: Sequence[torch.Tensor], layout: str, page_size: int) -> list[tuple[int, int, int]]:
+    """Where a page's bytes lie in a stock host buffer: ``(offset, stride, nbytes)`` per piece, in bytes.
 
     Parameters
     ----------
-    buffer
-        ``[2, page, layer, token, head, dim]`` for ``page_first_direct``; ``[2, token, layer, head, dim]`` for
-        ``page_first``; ``[2, layer, token, head, dim]`` for ``layer_first``. Contiguous, K before V.
+    planes
+        Views of one buffer, K and V or the one of latents: ``[page, layer, token, ...]`` for ``page_first_direct``;
+        ``[token, layer, ...]`` for ``page_first``; ``[layer, token, ...]`` for ``layer_first``. Each is contiguous.
     layout
         SGLang's name for the above.
     page_size
         Tokens per page.
+
+    Raises
+    ------
+    ValueError
+        For another layout.
     """
-    item = buffer.element_size()
-    if layout == "page_first_direct":
-        planes, step = (0,), buffer.stride(1) * item
-    elif layout == "page_first":
-        planes, step = (0,), buffer.stride(1) * item * page_size
-    elif layout == "layer_first":
-        planes = tuple(layer * buffer.stride(1) * item for layer in range(buffer.shape[1]))
-        step = buffer.stride(2) * item * page_size
-    else:
-        raise ValueError(f"radixtier: host memory layout {layout!r} is not supported; use page_first_direct")
-    half = buffer.stride(0) * item
-    return [(half * kv + plane, step, step) for kv in (0, 1) for plane in planes]
+    parts = []
+    for plane in planes:
+        item = plane.element_size()
+        start = plane.storage_offset() * item
+        if layout == "page_first_direct":
+            offsets, step = [start], plane.stride(0) * item
+        elif layout == "page_first":
+            offsets, step = [start], plane.stride(0) * item * page_size
+        elif layout == "layer_first":
+            offsets = [start + layer * plane.stride(0) * item for layer in range(plane.shape[0])]
+            step = plane.stride(1) * item * page_size
+        else:
+            raise ValueError(f"radixtier: host memory layout {layout!r} is not supported; use page_first_direct")
+        parts += [(offset, step, step) for offset in offsets]
+    return parts
 
 
 def _upload(physical: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -252,9 +265,26 @@ def _upload(physical: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 class RadixTierMHAHostPool(LogicalPoolMixin, MHATokenToKVPoolHost):
-    """The stock MHA/GQA host pool with logical pages."""
+    """The stock MHA/GQA host pool with logical pages: K of all pages, then V."""
 
     def __init__(self, *args: Any, mover: Mover, ranks: Alone | Agreement, **kwargs: Any) -> None:
         self.mover = mover
         self.ranks = ranks
         super().__init__(*args, **kwargs)
+
+    def planes(self) -> Sequence[torch.Tensor]:
+        """K and V."""
+        halves: tuple[torch.Tensor, ...] = self.kv_buffer.unbind(0)
+        return halves
+
+
+class RadixTierMLAHostPool(LogicalPoolMixin, MLATokenToKVPoolHost):
+    """The stock MLA host pool with logical pages: per token and layer one row, the latent and the rotary key."""
+
+    def __init__(self, *args: Any, mover: Mover, **kwargs: Any) -> None:
+        self.mover = mover
+        super().__init__(*args, **kwargs)
+
+    def planes(self) -> Sequence[torch.Tensor]:
+        """The one buffer."""
+        return (self.kv_buffer,)

@@ -11,6 +11,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from radixtier import SGLANG_VERSION
 from radixtier.identity import StoreIdentity
 from radixtier.seams.installed import installed_version
@@ -20,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class PageShape(NamedTuple):
-    """Shape of a page on this rank: element type, order of the bytes, and counts."""
+    """Shape of a page on this rank: element type, order of the bytes, and counts, as in :class:`StoreIdentity`."""
 
     kv_dtype: str
     layout: str
@@ -29,6 +31,14 @@ class PageShape(NamedTuple):
     kv_heads: int
     head_dim: int
     v_head_dim: int
+    attention: str = "mha"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a page."""
+        elements = self.page_size * self.layers * self.kv_heads * (self.head_dim + self.v_head_dim)
+        item: int = getattr(torch, self.kv_dtype).itemsize
+        return elements * item
 
 
 def store_identity(server_args: Any, shape: PageShape, rank: int = 0, ranks: int = 1) -> StoreIdentity | None:

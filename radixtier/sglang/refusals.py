@@ -273,8 +273,8 @@ MODELS = (
     ),
     Row(
         "--model-path",
-        lambda model: _architecture(model) if model.attention_arch.name == "MLA" else None,
-        "its latent KV (MLA) has a pool that the tier does not handle yet",
+        lambda model: _architecture(model) if _is_sparse(model) else None,
+        "its sparse attention keeps an index beside the KV, in a pool that does not move with the pages yet",
         _OTHER_MODEL,
     ),
     Row(
@@ -369,6 +369,14 @@ def _has_state(model: Any) -> bool:
     from sglang.srt.configs.hybrid_arch import mambaish_config
 
     return model.attention_arch.name == "SSM" or mambaish_config(model) is not None
+
+
+def _is_sparse(model: Any) -> bool:
+    from sglang.srt.configs.model_config import is_deepseek_dsa, is_minimax_sparse
+    from sglang.srt.layers.attention.qsa.config import is_qwen_qsa
+
+    configs = (model.hf_config, model.hf_text_config)
+    return any(is_deepseek_dsa(each) or is_minimax_sparse(each) or is_qwen_qsa(each) for each in configs)
 
 
 def _is_mha(model: Any) -> bool:

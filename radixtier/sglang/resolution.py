@@ -95,7 +95,7 @@ def check_resolved(server_args: Any) -> None:
     _declare_budget(server_args)
     config: RadixTierConfig = server_args._radix_tier
     sizes = sizes_of(server_args)
-    refuse(server_args, _check_sizes(config, sizes, _view(server_args)))
+    refuse(server_args, _check_sizes(config, sizes, _view(server_args)) + _check_latent_pool(server_args, sizes))
     logger.info("radixtier: %s", _summary(config, sizes))
     copies = _copies(server_args)
     if copies > 1:
@@ -113,12 +113,15 @@ def sizes_of(server_args: Any) -> ResolvedSizes:
 
 
 def kv_bytes_per_token(server_args: Any) -> int:
-    """Return the KV bytes of one token on one rank, all layers, K and V; known before the model loads."""
+    """Return the KV bytes of one token on one rank, all layers; known before the model loads."""
     from sglang.srt.arg_groups.overrides import model_config_of
 
     view = _view(server_args)
     model = model_config_of(server_args)
-    width = model.get_num_kv_heads(view.tp_size) * (model.head_dim + model.v_head_dim)
+    if model.attention_arch.name == "MLA":  # One row of latent and rotary key, on every rank in full.
+        width = model.kv_lora_rank + model.qk_rope_head_dim
+    else:
+        width = model.get_num_kv_heads(view.tp_size) * (model.head_dim + model.v_head_dim)
     return max(1, int(width * model.num_attention_layers * _kv_item_bytes(model, view.kv_cache_dtype)))
 
 
@@ -181,6 +184,21 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
             view.chunked_prefill_size,
         )
     return found
+
+
+def _check_latent_pool(server_args: Any, sizes: ResolvedSizes) -> list[Problem]:
+    """Hold DRAM against a quirk of SGLang's MLA host pool: in this layout it looks at as many pages as layers."""
+    from sglang.srt.arg_groups.overrides import model_config_of
+
+    model = model_config_of(server_args)
+    layers = model.num_attention_layers
+    if model.attention_arch.name != "MLA" or _view(server_args).hicache_mem_layout != "page_first_direct":
+        return []
+    if not 0 < sizes.dram_pages < layers:
+        return []
+    config: RadixTierConfig = server_args._radix_tier
+    why = f"less than {layers} pages, one per layer, which SGLang's host pool for MLA needs with direct transfers"
+    return [config.problem("dram_size", why, f"Give it at least {layers * sizes.page_size}tok")]
 
 
 def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> list[Problem]:

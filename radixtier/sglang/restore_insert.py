@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from radixtier.identity import Space
+from radixtier.identity import Space, Tokens
 from radixtier.sglang.private import apply_actions
 from radixtier.store.restorer import Stored
 
@@ -29,11 +29,11 @@ class Inserter:
         self._cache = cache
         self._mover = cache.mover
 
-    def touch(self, space: Space, tokens: npt.NDArray[np.int32]) -> None:
+    def touch(self, space: Space, tokens: Tokens) -> None:
         """Have the tree take a path for one that was used just now."""
         self._cache.match_all(MatchPrefixParams(key=self._key(space, tokens)))
 
-    def _key(self, space: Space, tokens: npt.NDArray[np.int32]) -> Any:
+    def _key(self, space: Space, tokens: Tokens) -> Any:
         whole = array("q")
         whole.frombytes(tokens.astype(np.int64).tobytes())
         return RadixKey(whole, space.extra_key, self._cache.tree_core.is_eagle, cache_salt=space.cache_salt)

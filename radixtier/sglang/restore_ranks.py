@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from radixtier.identity import Space, Stretch, namespace_seed
+from radixtier.identity import Space, Stretch, Tokens, namespace_seed
 from radixtier.ranks import Agreement, Completion, Completions, Words
 from radixtier.ranks.completions import FAILED, OK
 from radixtier.sglang.restore import FIRST_S
 from radixtier.sglang.restore_insert import Inserter
 from radixtier.store.finder import Finder, Found
-from radixtier.store.prefixes import Tokens
 from radixtier.store.restorer import WARM_ROWS, Restorer, Stored
 
 logger = logging.getLogger(__name__)
@@ -190,8 +189,8 @@ class RankedRestoration:
             stretch, path = taken[0].stretch, taken[0].path
             known = self._told.get(stretch.front) is not None or not len(path)
             self._remember(self._told, stretch, path)
-            rows.append((*stretch.space, stretch.front, None if known else path.tobytes(), stretch.tokens.tobytes()))
-            nbytes += sum(len(part) for part in rows[-1] if isinstance(part, bytes))
+            rows.append((*stretch.space, stretch.front, None if known else path, stretch.tokens))
+            nbytes += stretch.tokens.nbytes + (0 if known else path.nbytes)
             self._mine.append(taken[0])
         if rows:
             self._words.say(pickle.dumps(rows))
@@ -210,19 +209,17 @@ class RankedRestoration:
         if message == END:
             self._ended = True
             return
-        for extra_key, cache_salt, front, path_bytes, token_bytes in pickle.loads(message):
+        for extra_key, cache_salt, front, path, tokens in pickle.loads(message):
             mine = self._mine.popleft() if self._mine else None
             if self._cancelled:
                 if mine is not None:
                     self._store.free(mine.slots)
                 continue
             space = Space(extra_key, cache_salt)
-            stretch = Stretch.chained(space, front, np.frombuffer(token_bytes, np.int32), self._page_size)
-            self._look_up(stretch, self._path_to(space, front, path_bytes), mine)
+            stretch = Stretch.chained(space, front, tokens.reshape(-1), self._page_size)
+            self._look_up(stretch, self._path_to(space, front) if path is None else path, mine)
 
-    def _path_to(self, space: Space, front: bytes, told: bytes | None) -> Tokens | None:
-        if told is not None:
-            return np.frombuffer(told, np.int32)
+    def _path_to(self, space: Space, front: bytes) -> Tokens | None:
         return np.empty(0, np.int32) if front == namespace_seed(*space) else self._paths.get(front)
 
     def _look_up(self, stretch: Stretch, path: Tokens | None, mine: Stored | None) -> None:

@@ -22,7 +22,6 @@ from sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler import (
 )
 from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
 from sglang.srt.mem_cache.pool_host.group import HostPoolGroup
-from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost, get_mha_host_pool_cls
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.runtime_context import get_memory
 
@@ -31,8 +30,9 @@ from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
 from radixtier.policy.admission import Admission, AdmitAll
 from radixtier.ranks import AgreedStore, Agreement, Alone
-from radixtier.sglang.host_pool import RadixTierMHAHostPool
+from radixtier.sglang.host_pool import LogicalPoolMixin
 from radixtier.sglang.identity import PageShape
+from radixtier.sglang.pools import build_host_pool, page_shape
 from radixtier.sglang.ranks import make_ranks
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import ResidencyTable
@@ -77,7 +77,7 @@ class Tiers:
 
 
 class RadixTierStrategy(StackStrategy):
-    """Plain MHA/GQA key-value pools, one tree component. Matches only while a cache of ours is being built."""
+    """Pools that `pools` knows, one tree component. Matches only while a cache of ours is being built."""
 
     def __init__(self) -> None:
         self._tiers: Tiers | None = None
@@ -95,9 +95,7 @@ class RadixTierStrategy(StackStrategy):
         """Whether this strategy builds for the pool; the start-up checks refuse the rest before."""
         if self._tiers is None or components != {ComponentType.FULL}:
             return False
-        infos = kvcache.get_device_pool_infos()
-        info = infos[0].buffer_info
-        return len(infos) == 1 and hasattr(info, "v_head_dim") and get_mha_host_pool_cls(info) is MHATokenToKVPoolHost
+        return page_shape(kvcache, kvcache.page_size, get_memory().hicache_mem_layout) is not None
 
     def build(self, *, cache: Any, kvcache: Any, params: Any, server_args: Any, load_cache_event: Any, **_: Any) -> Any:
         """Build pool, mover, store and controller; the cache finds the mover at ``host_pool.mover``."""
@@ -133,44 +131,26 @@ class RadixTierStrategy(StackStrategy):
         )
 
 
-def _build_pool(tiers: Tiers, kvcache: Any, page_size: int, ranks: Alone | Agreement) -> RadixTierMHAHostPool:
-    info = kvcache.get_device_pool_infos()[0].buffer_info
-    layers = len(info.buffers.k)
-    page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
-    n_frames, n_slots = tiers.n_frames(page_bytes), tiers.n_slots
+def _build_pool(tiers: Tiers, kvcache: Any, page_size: int, ranks: Alone | Agreement) -> LogicalPoolMixin:
+    shape = page_shape(kvcache, page_size, get_memory().hicache_mem_layout)
+    assert shape is not None
+    n_frames, n_slots = tiers.n_frames(shape.nbytes), tiers.n_slots
     table = ResidencyTable(n_frames + n_slots, n_frames)
     tree = TierTree(table, tiers.eviction, ranks.now)
     mover = Mover(
-        table, tree, None, page_bytes=page_bytes, admission=tiers.admission(n_slots), scrub_rate=tiers.scrub_rate,
+        table, tree, None, page_bytes=shape.nbytes, admission=tiers.admission(n_slots), scrub_rate=tiers.scrub_rate,
         clock=ranks.now,
     )  # fmt: skip
     # The size was checked before the model was loaded; SGLang's own check keeps 10 GiB free, which a small machine
     # does not have.
-    with host_memory_budget_scope(n_frames * page_bytes):
-        pool = RadixTierMHAHostPool(
-            info,
-            0.0,
-            0,
-            page_size,
-            get_memory().hicache_mem_layout,
-            pin_memory=str(info.device) != "cpu",
-            device_capacity_tokens=kvcache.size,
-            start_layer=kvcache.start_layer,
-            end_layer=kvcache.end_layer,
-            write_back_staging=kvcache.hicache_write_back_staging,
-            host_token_capacity=n_frames * page_size,
-            mover=mover,
-            ranks=ranks,
-        )
+    with host_memory_budget_scope(n_frames * shape.nbytes):
+        pool = build_host_pool(kvcache, shape, n_frames, mover, ranks)
     if n_slots:
-        dtype = str(info.dtype).removeprefix("torch.")
-        layout = get_memory().hicache_mem_layout
-        shape = PageShape(dtype, layout, page_size, layers, info.head_num, info.head_dim, info.v_head_dim)
         store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set)
         mover.store = cast(PageStore, AgreedStore(store, ranks)) if isinstance(ranks, Agreement) else store
     logger.info(
         "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
-        n_frames, page_size, page_bytes / 1024, n_slots, table.nbytes() / 2**20,
+        n_frames, page_size, shape.nbytes / 1024, n_slots, table.nbytes() / 2**20,
     )  # fmt: skip
     return pool
 

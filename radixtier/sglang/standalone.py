@@ -14,13 +14,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shape of the device pool: tokens, and per token ``layers x heads x head_dim`` float32 for K and for V."""
+    """Shape of the device pool.
+
+    Attributes
+    ----------
+    page_size, tokens
+        Tokens of a page, and of the pool.
+    layers, heads, head_dim
+        Elements of K, and of V, per token.
+    latent
+        Elements of the latent and of the rotary key per token and layer, for a pool as of a model with MLA, which has
+        no heads; None for K and V.
+    dtype
+        Torch's name of the element type.
+    """
 
     page_size: int = 16
     tokens: int = 4096
     layers: int = 2
     heads: int = 1
     head_dim: int = 16
+    latent: tuple[int, int] | None = None
+    dtype: str = "float32"
 
 
 def prepare_process() -> None:
@@ -57,17 +72,21 @@ def build_parameters(geometry: Geometry, group: Any = None) -> Any:
     import torch
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool, ReqToTokenPool
     from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
     g = geometry
-    kv = MHATokenToKVPool(
-        g.tokens, g.page_size, torch.float32, g.heads, g.head_dim, g.layers, "cpu", enable_memory_saver=False
-    )
-    if g.page_size == 1:
-        allocator: Any = TokenToKVPoolAllocator(g.tokens, torch.float32, "cpu", kv, need_sort=False)
+    dtype = getattr(torch, g.dtype)
+    if g.latent is None:
+        kv: Any = MHATokenToKVPool(
+            g.tokens, g.page_size, dtype, g.heads, g.head_dim, g.layers, "cpu", enable_memory_saver=False
+        )
     else:
-        allocator = PagedTokenToKVPoolAllocator(g.tokens, g.page_size, torch.float32, "cpu", kv, need_sort=False)
+        kv = MLATokenToKVPool(g.tokens, g.page_size, dtype, *g.latent, g.layers, "cpu", enable_memory_saver=False)
+    if g.page_size == 1:
+        allocator: Any = TokenToKVPoolAllocator(g.tokens, dtype, "cpu", kv, need_sort=False)
+    else:
+        allocator = PagedTokenToKVPoolAllocator(g.tokens, g.page_size, dtype, "cpu", kv, need_sort=False)
     return CacheInitParams(
         disable=False,
         req_to_token_pool=ReqToTokenPool(16, 4096, "cpu", enable_memory_saver=False),

@@ -9,6 +9,7 @@ of all that in the last 8 bytes; little-endian.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -86,10 +87,9 @@ class Header(NamedTuple):
         """Name what another slab is for, where that differs, and what this one is for."""
         found: list[str] = []
         if self.identity != other.identity:
-            try:
+            with contextlib.suppress(ValueError, TypeError):
                 found = StoreIdentity.from_json(self.identity).differences(StoreIdentity.from_json(other.identity))
-            except (ValueError, TypeError):
-                found = ["identity"]
+            found = found or ["identity"]  # of a release that named other things
         for name in ("page_bytes", "page_tokens", "slot_bytes"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:

@@ -136,7 +136,7 @@ class JournalReader:
                     continue
                 if values[2] not in self._known:
                     self._known = self._spaces()
-                if row := decode(values, self._known):
+                if row := decode(values, self._known, self.page_tokens):
                     found.append(row)
         return found
 

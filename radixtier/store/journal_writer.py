@@ -196,7 +196,7 @@ class JournalWriter:
             return []
         query = f"SELECT {COLUMNS} FROM runs WHERE slot = ? AND {self._valid}"
         values = self._db.execute(query, (slot,)).fetchone()
-        row = None if values is None else decode(values, self._spaces)
+        row = None if values is None else decode(values, self._spaces, self._page_tokens)
         if row is None:
             return []
         parts = ((0, max(0, lo - slot)), (min(pages, hi - slot), pages))
@@ -217,8 +217,10 @@ class JournalWriter:
 
     def _insert(self, row: Row) -> None:
         number = self._number(row.stretch.space)
-        self._db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", encode(row, number))
-        self._use(number, 1)
+        values = encode(row, number)
+        self._use(number, 0 if values is None else 1)
+        if values is not None:
+            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _use(self, number: int, change: int) -> None:
         self._uses[number] += change

@@ -8,18 +8,18 @@ row. One thread may call; any thread may read what was handed out.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Tokens = npt.NDArray[np.int32]
+from radixtier.identity import Tokens
 
 
 class _Buffer:
     """Memory of one path and of all its beginnings."""
 
-    def __init__(self, capacity: int) -> None:
-        self.data: Tokens = np.empty(capacity, dtype=np.int32)
+    def __init__(self, capacity: int, dtype: np.dtype[Any]) -> None:
+        self.data: Tokens = np.empty(capacity, dtype=dtype)
         self.length = 0
         self.entries = 0
 
@@ -56,14 +56,15 @@ class PathCache:
             Row numbers; the parent must be kept unless ``before`` is 0.
         before : int
             Tokens of the parent's path that are in front of the row.
-        tokens : ndarray of int32, shape (n,)
+        tokens : ndarray of int32 or int64, shape (n,)
             The row's own.
         """
         buffer = self._entries[parent][0] if before else None
         length = before + len(tokens)
-        if buffer is None or buffer.length != before or length > len(buffer.data):
-            front = buffer.data[:before] if buffer else tokens[:0]
-            buffer = _Buffer(length + length // 2)
+        front = buffer.data[:before] if buffer else tokens[:0]
+        dtype = np.result_type(front, tokens)
+        if buffer is None or buffer.length != before or length > len(buffer.data) or buffer.data.dtype != dtype:
+            buffer = _Buffer(length + length // 2, dtype)
             buffer.extend(front)
         buffer.extend(tokens)
         self._keep(row, buffer, length)

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radixtier.identity import Stretch
+from radixtier.identity import Stretch, Tokens
 from radixtier.store.catalog import ROOT, Catalog
 from radixtier.store.journal_reader import JournalReader
-from radixtier.store.prefixes import PathCache, Tokens
+from radixtier.store.prefixes import PathCache
 from radixtier.store.rows import Ints, JournalError, Row, Sums
 
 logger = logging.getLogger(__name__)

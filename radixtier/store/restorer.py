@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radixtier.identity import Space
+from radixtier.identity import Space, Tokens
 from radixtier.store.catalog import Catalog
 from radixtier.store.journal_reader import JournalReader
 from radixtier.store.known import known_rows, open_readers, slots_in
-from radixtier.store.prefixes import Tokens
 from radixtier.store.restore_walk import Stored, Walk
 from radixtier.store.rows import Index, Ints
 

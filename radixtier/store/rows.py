@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from radixtier.identity import DIGEST_BYTES, Space, Stretch
+from radixtier.store.row_tokens import decode_tokens, encode_tokens, token_bytes
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint8]
@@ -128,23 +129,26 @@ def valid(n_slots: int, page_tokens: int) -> str:
         "seal": "8",
         "keys": f"{DIGEST_BYTES} * pages",
         "checksums": "8 * pages",
-        "tokens": f"{4 * page_tokens} * pages",
     }
     numbers = f"typeof(pages) = 'integer' AND typeof(space) = 'integer' AND pages BETWEEN 1 AND {n_slots}"
     blobs = " AND ".join(f"typeof({name}) = 'blob' AND length({name}) = {size}" for name, size in sizes.items())
-    return f"({numbers} AND slot >= 0 AND slot + pages <= {n_slots} AND {blobs})"
+    least, most = token_bytes(page_tokens)
+    tokens = f"typeof(tokens) = 'blob' AND length(tokens) BETWEEN {least} * pages AND {most} * pages"
+    return f"({numbers} AND slot >= 0 AND slot + pages <= {n_slots} AND {blobs} AND {tokens})"
 
 
 def row_bytes(pages: int, page_tokens: int) -> int:
-    """Return the bytes of a row in the database, without what its b-tree adds."""
-    return pages * (4 * page_tokens + DIGEST_BYTES + 8) + 2 * DIGEST_BYTES + 48
+    """Return the most bytes of a row in the database, without what its b-tree adds."""
+    return pages * (token_bytes(page_tokens)[1] + DIGEST_BYTES + 8) + 2 * DIGEST_BYTES + 48
 
 
-def encode(row: Row, space: int) -> tuple[Any, ...]:
-    """Return the values of `COLUMNS`."""
+def encode(row: Row, space: int) -> tuple[Any, ...] | None:
+    """Return the values of `COLUMNS`, None for a row whose tokens have no encoding."""
     keys = np.ascontiguousarray(row.stretch.keys, dtype=np.uint8).tobytes()
     checksums = np.ascontiguousarray(row.checksums, dtype="<u8").tobytes()
-    tokens = np.ascontiguousarray(row.stretch.tokens, dtype="<i4").tobytes()
+    tokens = encode_tokens(row.stretch.tokens)
+    if tokens is None:
+        return None
     pages = len(row.stretch)
     seal = _seal(row.slot, pages, space, row.stretch.front, keys, checksums, tokens)
     return row.slot, pages, space, encode_used(row.used), row.stretch.front, seal, keys, checksums, tokens
@@ -155,17 +159,15 @@ def encode_used(used: float) -> bytes:
     return struct.pack("<d", _finite(used))
 
 
-def decode(values: tuple[Any, ...], spaces: dict[int, Space]) -> Row | None:
+def decode(values: tuple[Any, ...], spaces: dict[int, Space], page_tokens: int) -> Row | None:
     """Return the row, or None when its seal or its namespace is wrong; types and sizes must be right (`valid`)."""
     slot, pages, space, used, front, seal, keys, checksums, tokens = values
     if space not in spaces or seal != _seal(slot, pages, space, front, keys, checksums, tokens):
         return None
-    stretch = Stretch(
-        spaces[space],
-        front,
-        np.frombuffer(keys, dtype=np.uint8).reshape(pages, DIGEST_BYTES),
-        np.frombuffer(tokens, dtype="<i4").reshape(pages, -1),
-    )
+    known = decode_tokens(tokens, pages, page_tokens)
+    if known is None:
+        return None
+    stretch = Stretch(spaces[space], front, np.frombuffer(keys, dtype=np.uint8).reshape(pages, DIGEST_BYTES), known)
     return Row(slot, stretch, np.frombuffer(checksums, dtype="<u8"), _finite(*struct.unpack("<d", used)))
 
 

@@ -29,6 +29,9 @@ SLIDING = frozenset(
 STATES = frozenset({"mamba", "mamba2", "linear_attention", "conv"})
 """Kinds of layers, as ``layer_types`` names them, that keep a state instead of KV."""
 
+SPARSE = ("index_topk", "indexer_n_heads", "sparse_attention_config")
+"""Keys of models whose sparse attention keeps an index beside the KV: DeepSeek V3.2's, Qwen's, MiniMax M3's."""
+
 WITHOUT = "Serve it without --enable-radix-tier"
 
 
@@ -116,8 +119,10 @@ def read_model(path: str, *, cpu: bool, kv_dtype: str | None = None, kv_bytes: i
     if kv_bytes is not None:
         return Model(path, kv_bytes, "as given", weights, heads=heads)
     found = from_config(file, dtype)
-    told = f"{found.layers} layers, {found.kv_heads} KV heads of {found.head_dim}, {dtype}"
-    return Model(path, found.rank_bytes(), told, weights, heads=heads, kv_heads=found.kv_heads)
+    each = f"{found.kv_heads} KV heads of {found.head_dim}"
+    rows = each if found.latent is None else f"a latent and rotary key of {found.latent}"
+    told = f"{found.layers} layers, {rows}, {dtype}"
+    return Model(path, found.rank_bytes(), told, weights, heads=heads, kv_heads=1 if found.latent else found.kv_heads)
 
 
 def refusal(config: dict[str, Any]) -> Refused | None:
@@ -128,12 +133,13 @@ def refusal(config: dict[str, Any]) -> Refused | None:
         return Refused("the KV of its encoder is not a prefix of tokens")
     if _has_state(text):
         return Refused("its Mamba or linear-attention layers keep a state that pages do not hold")
-    if text.get("kv_lora_rank") is not None:
-        return Refused("its latent KV (MLA) has a pool that the tier does not handle yet")
+    if any(text.get(key) is not None for key in SPARSE):
+        why = "its sparse attention keeps an index beside the KV, in a pool that does not move with the pages yet"
+        return Refused(why)
     if SLIDING.intersection(names) or text.get("is_hybrid_swa"):
         fix = f"{WITHOUT}, or try --disable-hybrid-swa-memory"
         return Refused("its sliding-window layers keep KV in a pool of their own", fix)
-    width = text.get("head_dim")
+    width = text.get("head_dim") if text.get("kv_lora_rank") is None else None
     if width and text.get("v_head_dim") not in (None, width):
         return Refused("its K and V rows differ in width, and then live in two buffers")
     return None

@@ -35,7 +35,7 @@ def about_model(model: Model) -> Iterator[Finding]:
         yield Finding("ok", "weights", f"{format_bytes(model.weights)} on the device")
     if not model.checked:
         fix = "give the model's directory to have it checked; a server that refuses it says so at its start"
-        what = "not looked at: MLA, sliding-window, Mamba and linear-attention models are refused by the tier"
+        what = "not looked at: the tier refuses sliding windows, sparse and linear attention, Mamba"
         yield Finding("warning", "model", what, fix)
 
 

@@ -85,7 +85,7 @@ def from_config(path: Path, dtype: str | None = None) -> Attention:
         model = content.get("text_config") or content
         name = dtype or model.get("dtype") or model.get("torch_dtype") or content.get("torch_dtype") or "bfloat16"
         layers, nbytes = int(model["num_hidden_layers"]), ITEM_BYTES[name]
-        if "kv_lora_rank" in model:
+        if model.get("kv_lora_rank") is not None:
             found = Attention(layers, 0, 0, nbytes, int(model["kv_lora_rank"]) + int(model["qk_rope_head_dim"]))
         else:
             heads = model["num_attention_heads"]

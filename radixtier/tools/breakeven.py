@@ -39,7 +39,7 @@ def break_even(bandwidth: float, prefill_rate: float, kv_bytes: int, lengths: tu
     prefill_rate : float
         Tokens/s, more than 0.
     kv_bytes : int
-        KV of one token, all layers, K and V.
+        KV of one token, all layers.
     lengths : tuple of int
         Prefixes, in tokens, to tell the seconds of.
     """
@@ -49,7 +49,7 @@ def break_even(bandwidth: float, prefill_rate: float, kv_bytes: int, lengths: tu
 
 
 def kv_bytes_of(config: Path, dtype: str | None = None) -> int:
-    """Return the KV bytes of one token of a model, from its ``config.json``.
+    """Return the KV bytes of one token of a model on one rank, from its ``config.json``.
 
     Parameters
     ----------
@@ -63,9 +63,6 @@ def kv_bytes_of(config: Path, dtype: str | None = None) -> int:
     OSError
         When the file cannot be read.
     ValueError
-        When it does not describe attention with a K and a V per head; the message names the flag to use instead.
+        When it does not tell; the message names the flag to use instead.
     """
-    attention = from_config(config, dtype)
-    if attention.latent is not None:
-        raise ValueError(f"{config} does not tell (latent attention): give --kv-bytes-per-token")
-    return attention.rank_bytes()
+    return from_config(config, dtype).rank_bytes()

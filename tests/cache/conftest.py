@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,9 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield make
     for server in servers:
         server.close()
+
+
+@pytest.fixture(params=["mha", "mla"])
+def make_either(request: pytest.FixtureRequest, make_server: Callable[..., Any]) -> Callable[..., Any]:
+    """Builds servers in miniature of models with K and V per head, and of models with a latent (MLA)."""
+    return partial(make_server, kind=request.param)

@@ -41,6 +41,16 @@ CLOCKED = ("cache", "prefill_watch", "explaining", "control")
 
 GEOMETRY = {"layers": 2, "heads": 1, "head_dim": 8}
 
+KINDS: dict[str, dict[str, Any]] = {
+    "mha": {},
+    "mla": {"latent": (12, 4)},
+    "mha fp8_e4m3": {"dtype": "float8_e4m3fn"},
+    "mha fp8_e5m2": {"dtype": "float8_e5m2"},
+    "mla fp8_e4m3": {"latent": (12, 4), "dtype": "float8_e4m3fn"},
+    "mha bfloat16": {"dtype": "bfloat16"},
+}
+"""Device pools: a token has as many elements with a latent as with K and V."""
+
 
 class SecondUse(AdmitAll):
     """Rejects what was used once only; remembers what it granted and got back."""
@@ -128,6 +138,8 @@ class Server:
     dram: int
     nvme: int
     threads: int = 2
+    kind: str = "mha"
+    """One of `KINDS`."""
     layout: str = "page_first_direct"
     backend: str = "direct"
     weights: str | None = "weights"
@@ -149,13 +161,15 @@ class Server:
     engine: Any = None
     store: Any = None
     cache: Any = None
+    rows: list[torch.Tensor] = field(default_factory=list)
+    """HBM as bytes: per buffer of the device pool ``[tokens, bytes of a token]``."""
     count: int = 0
     waiting: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         standalone.publish_arguments(PAGE, self.layout, self.backend)
         self.engine = FaultEngine(PosixEngine(direct=False), seed=1 + self.rank)
-        geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY)
+        geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY, **KINDS[self.kind])
         tiers = Tiers(
             lambda _: self.dram, self.nvme, self._open, eviction=self.eviction, admission=lambda _: self.admission(),
             control=self.control, control_key=self.control_key,
@@ -171,7 +185,9 @@ class Server:
         if not self.idle:
             self.cache.ahead._idled = float("inf")
         self.allocator = self.cache.token_to_kv_pool_allocator
-        self.kv = self.allocator.get_kvcache()
+        kv = self.allocator.get_kvcache()
+        buffers = [*kv.kv_buffer] if KINDS[self.kind].get("latent") else [*kv.k_buffer, *kv.v_buffer]
+        self.rows = [buffer.view(torch.uint8).flatten(1) for buffer in buffers]
 
     def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any) -> PageStore:
         self.store = PageStore(
@@ -214,31 +230,25 @@ class Server:
     # ---- bytes --------------------------------------------------------------------------------------
 
     def expected(self, request: Request, pages: int) -> torch.Tensor:
-        """Bytes of the first ``pages`` pages: float32 [pages, 2, layers, PAGE, heads, head_dim]."""
+        """Bytes of the first ``pages`` pages: uint8 [pages, buffers, PAGE, bytes of a token]."""
         keys = chain(namespace_seed(request.extra_key, request.cache_salt), request.tokens[: pages * PAGE], PAGE)
-        shape = (2, GEOMETRY["layers"], PAGE, GEOMETRY["heads"], GEOMETRY["head_dim"])
-        values = np.empty((pages, *shape), np.float32)
+        shape = (len(self.rows), PAGE, self.rows[0].shape[1])
+        values = np.empty((pages, *shape), np.uint8)
         for page in range(pages):
-            values[page] = np.random.default_rng(self.rank + int.from_bytes(keys[page].tobytes(), "little")).random(
-                shape, np.float32
-            )
+            random = np.random.default_rng(self.rank + int.from_bytes(keys[page].tobytes(), "little"))
+            values[page] = random.integers(0, 256, shape, np.uint8)
         return torch.from_numpy(values)
 
     def read_hbm(self, rows: torch.Tensor) -> torch.Tensor:
         """The bytes in HBM behind device rows, shaped as :meth:`expected`."""
-        k = torch.stack([layer[rows] for layer in self.kv.k_buffer])
-        v = torch.stack([layer[rows] for layer in self.kv.v_buffer])
-        both = torch.stack([k, v]).unflatten(2, (-1, PAGE))
-        return both.permute(2, 0, 1, 3, 4, 5)
+        return torch.stack([buffer[rows].unflatten(0, (-1, PAGE)) for buffer in self.rows], dim=1)
 
     def compute(self, request: Request, rows: torch.Tensor, first_page: int) -> None:
         """Write the expected bytes of pages from ``first_page`` on into device rows."""
         pages = first_page + len(rows) // PAGE
         values = self.expected(request, pages)[first_page:]
-        flat = values.permute(1, 2, 0, 3, 4, 5).flatten(2, 3)
-        for layer in range(GEOMETRY["layers"]):
-            self.kv.k_buffer[layer][rows] = flat[0, layer]
-            self.kv.v_buffer[layer][rows] = flat[1, layer]
+        for number, buffer in enumerate(self.rows):
+            buffer[rows] = values[:, number].flatten(0, 1)
 
     # ---- the scheduler's calls ----------------------------------------------------------------------
 
@@ -488,8 +498,8 @@ class Server:
 
 
 def counted(store) -> dict[str, float]:
-    """Return the figures of a store, without the one that grows while nothing happens."""
-    return {name: value for name, value in store.stats().items() if name != "journal_lag_seconds"}
+    """Return the figures of a store, without those of its journal, which catches up while nothing happens."""
+    return {name: value for name, value in store.stats().items() if not name.startswith("journal_")}
 
 
 def ask(server: Any, call: str, *arguments: Any, client: ControlClient | None = None, **fields: Any) -> Any:

@@ -70,11 +70,11 @@ def started(directory: Path, make_server: Any, **options: Any) -> Server:
 
 
 @pytest.mark.parametrize("layout", ["page_first_direct", "layer_first"])
-def test_prompts_come_back_whole_from_nvme_and_nothing_is_written_again(make_server: Any, layout: str) -> None:
+def test_prompts_come_back_whole_from_nvme_and_nothing_is_written_again(make_either: Any, layout: str) -> None:
     backend = {"layer_first": "kernel"}.get(layout, "direct")
-    first = make_server(**SIZES, layout=layout, backend=backend)
+    first = make_either(**SIZES, layout=layout, backend=backend)
     prompts = stored_prompts(first, 6, pages=5)
-    server = restarted(first, make_server, layout=layout, backend=backend)
+    server = restarted(first, make_either, layout=layout, backend=backend)
     assert server.table.count[State.COLD] == 30 == server.cache.mover.stats.restored
     for prompt in prompts:
         assert server.serve(prompt).storage == 20
@@ -84,8 +84,8 @@ def test_prompts_come_back_whole_from_nvme_and_nothing_is_written_again(make_ser
     server.cache.sanity_check()
 
 
-def test_c21_what_is_not_stored_yet_is_stored_by_a_graceful_stop(make_server: Any) -> None:
-    first = make_server(**SIZES)
+def test_c21_what_is_not_stored_yet_is_stored_by_a_graceful_stop(make_either: Any) -> None:
+    first = make_either(**SIZES)
     held = first.engine.hold("write")
     root = first.prompt(4, 1)
     first.serve(root)
@@ -95,7 +95,7 @@ def test_c21_what_is_not_stored_yet_is_stored_by_a_graceful_stop(make_server: An
     first.settle_transfers()
     assert first.table.count[State.CLEAN] == 0
     held.release()
-    server = restarted(first, make_server)
+    server = restarted(first, make_either)
     assert server.serve(deep).storage == 32
 
 
@@ -112,8 +112,8 @@ def test_a_drive_that_fails_during_the_stop_leaves_the_longest_prefix(make_serve
     assert server.serve(deep).storage == 16
 
 
-def test_branches_share_their_trunk_after_a_restart(make_server: Any) -> None:
-    first = make_server(**{**SIZES, "nvme": 128})
+def test_branches_share_their_trunk_after_a_restart(make_either: Any) -> None:
+    first = make_either(**{**SIZES, "nvme": 128})
     trunk = first.prompt(6, 1)
     branches = [trunk[: 4 * PAGE * (1 + seed % 2) // 2] + first.prompt(3, 10 + seed) for seed in range(6)]
     first.serve(trunk)
@@ -121,7 +121,7 @@ def test_branches_share_their_trunk_after_a_restart(make_server: Any) -> None:
         first.serve(branch)
         first.settle()
     used = first.store.used_slots
-    server = restarted(first, make_server, nvme=128)
+    server = restarted(first, make_either, nvme=128)
     assert server.store.used_slots == used
     for branch in branches:
         assert server.serve(branch).hit == len(branch)

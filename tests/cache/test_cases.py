@@ -50,8 +50,8 @@ def bring_to_nvme(server, prompt):
     server.demote_all()
 
 
-def test_c1_frames_stay_until_the_load_is_acknowledged(make_server) -> None:
-    server = make_server(hbm=8, dram=4, nvme=64)
+def test_c1_frames_stay_until_the_load_is_acknowledged(make_either) -> None:
+    server = make_either(hbm=8, dram=4, nvme=64)
     a, b = server.prompt(3, 1), server.prompt(3, 2)
     bring_to_dram(server, a)
     request = server.request(a)
@@ -77,8 +77,8 @@ def test_c1_frames_stay_until_the_load_is_acknowledged(make_server) -> None:
     server.check()
 
 
-def test_c2_split_during_a_backup_loses_nothing(make_server) -> None:
-    server = make_server(hbm=16, dram=16, nvme=64)
+def test_c2_split_during_a_backup_loses_nothing(make_either) -> None:
+    server = make_either(hbm=16, dram=16, nvme=64)
     prompt = server.prompt(6, 1)
     held = hold_acks(server)
     server.serve(prompt)
@@ -150,8 +150,8 @@ def test_c12_a_frame_being_written_is_not_reused(make_server) -> None:
 
 
 @pytest.mark.parametrize("fault", ["error", "short", "flip", "tear"])
-def test_c13_a_failed_read_is_a_miss(make_server, fault: str) -> None:
-    server = make_server(hbm=16, dram=16, nvme=64, threads=1)
+def test_c13_a_failed_read_is_a_miss(make_either, fault: str) -> None:
+    server = make_either(hbm=16, dram=16, nvme=64, threads=1)
     prompt = server.prompt(6, 1)
     bring_to_nvme(server, prompt)
     how = {"error": {"number": errno.EIO}, "flip": {"at": 100}}.get(fault, {})
@@ -378,8 +378,8 @@ def test_eviction_while_queued_asks_again(make_server) -> None:
     assert (request.device, request.host, request.storage) == (0, 0, 20)
 
 
-def test_dram_only_tier(make_server) -> None:
-    server = make_server(hbm=8, dram=16, nvme=0)
+def test_dram_only_tier(make_either) -> None:
+    server = make_either(hbm=8, dram=16, nvme=0)
     assert server.store is None and server.table.n_handles == 16
     for seed in range(10):
         server.serve(server.prompt(3, seed))

@@ -7,8 +7,8 @@ import numpy as np
 from radixtier.tree.residency import State
 
 
-def test_hit_on_each_tier(make_server) -> None:
-    server = make_server(hbm=16, dram=16, nvme=64)
+def test_hit_on_each_tier(make_either) -> None:
+    server = make_either(hbm=16, dram=16, nvme=64)
     prompt = server.prompt(6, seed=1)
     first = server.serve(prompt)
     assert first.hit == 0
@@ -31,8 +31,8 @@ def test_hit_on_each_tier(make_server) -> None:
     server.cache.sanity_check()
 
 
-def test_growing_chat_overflows_all_tiers(make_server) -> None:
-    server = make_server(hbm=12, dram=8, nvme=32)
+def test_growing_chat_overflows_all_tiers(make_either) -> None:
+    server = make_either(hbm=12, dram=8, nvme=32)
     chats = [server.prompt(3, seed=s) for s in range(4)]
     seen = {"device": 0, "host": 0, "storage": 0}
     for turn in range(6):
@@ -51,8 +51,8 @@ def test_growing_chat_overflows_all_tiers(make_server) -> None:
     assert server.serve(chats[0]).hit == 0
 
 
-def test_metadata_is_per_handle_and_only_dram_is_allocated(make_server) -> None:
-    server = make_server(hbm=4, dram=4, nvme=50_000)
+def test_metadata_is_per_handle_and_only_dram_is_allocated(make_either) -> None:
+    server = make_either(hbm=4, dram=4, nvme=50_000)
     assert server.table.n_handles == 50_004
     assert server.table.nbytes() / server.table.n_handles <= 64
     pool = server.cache._pool

@@ -24,6 +24,27 @@ LLAMA = {
 }
 """2 layers, 2 KV heads of 16: 512 bytes of float32 KV per token."""
 
+MLA = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "kv_lora_rank": 32,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+}
+"""What makes a DeepSeek-V2 of it: 2 layers, 48 elements, 384 bytes of float32 KV per token."""
+
+VISION = {
+    "architectures": ["Qwen2VLForConditionalGeneration"],
+    "model_type": "qwen2_vl",
+    "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+    "vision_config": {"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": 64, "patch_size": 14},
+}
+"""What makes a Qwen2-VL of it, with the same KV per token."""
+
 CPU = ["--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sglang.srt.arg_groups.overrides import declare_resolution
 from sglang.srt.server_args import ServerArgs
-from sglang_rig import command_line, write_model
+from sglang_rig import MLA, VISION, command_line, write_model
 
 from radixtier.sglang.refusals import (
     CONTRADICTIONS,
@@ -120,17 +120,7 @@ MODEL_OFFENCES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "layer_types": ["linear_attention", "full_attention"],
     },
-    "MLA": {
-        "architectures": ["DeepseekV2ForCausalLM"],
-        "model_type": "deepseek_v2",
-        "kv_lora_rank": 16,
-        "q_lora_rank": 16,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 16,
-        "v_head_dim": 16,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-    },
+    "an index beside": {**MLA, "architectures": ["DeepseekV32ForCausalLM"], "index_topk": 64, "index_head_dim": 128},
     "differ in width": {"v_head_dim": 8},
     "its encoder": {"architectures": ["MllamaForConditionalGeneration"], "model_type": "mllama"},
 }
@@ -164,6 +154,12 @@ def test_an_unsupported_model_is_refused(why: str, tmp_path: Path) -> None:
     assert why in problem.why
 
 
+def test_sparse_attention_with_heads_is_refused_too(tmp_path: Path) -> None:
+    fields = {"architectures": ["MiniMaxM3SparseForCausalLM"], "sparse_attention_config": {"sparse_index_dim": 64}}
+    [problem] = check_model(record_of(tmp_path, fields))
+    assert "an index beside" in problem.why
+
+
 def test_a_hybrid_swa_model_is_refused(tmp_path: Path) -> None:
     [problem] = check_settled_model(record_of(tmp_path, HYBRID_SWA))
     assert "sliding-window" in problem.why
@@ -174,7 +170,9 @@ def test_a_hybrid_swa_model_in_plain_memory_passes(tmp_path: Path) -> None:
     assert check_settled_model(record) == []
 
 
-@pytest.mark.parametrize("fields", [{}, {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}])
+@pytest.mark.parametrize(
+    "fields", [{}, MLA, VISION, {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}]
+)
 def test_supported_models_pass(fields: dict[str, Any], tmp_path: Path) -> None:
     record = record_of(tmp_path, fields)
     record.disable_hybrid_swa_memory = "Gemma3" in str(fields)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sglang_rig import CPU, command_line, resolved, write_model
+from sglang_rig import CPU, MLA, VISION, command_line, resolved, write_model
 
 from radixtier.config import RadixTierConfig
 from radixtier.cpu import environment
@@ -86,6 +86,27 @@ def test_a_budget_in_tokens(model: str) -> None:
 def test_a_budget_in_bytes_follows_the_kv_dtype(model: str, dtype: str, width: int) -> None:
     view = resolved(model, *SIZES, "--kv-cache-dtype", dtype)
     assert view.max_total_tokens == 4 * 2**20 // (2 * 2 * 2 * 16 * width)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("auto", 4), ("bf16", 2), ("fp8_e5m2", 1)])
+def test_a_budget_in_bytes_of_a_model_with_a_latent(tmp_path: Path, dtype: str, width: int) -> None:
+    view = resolved(write_model(tmp_path / "model", **MLA), *SIZES, "--kv-cache-dtype", dtype)
+    assert view.max_total_tokens == 4 * 2**20 // (2 * (32 + 16) * width) // 16 * 16
+
+
+def test_a_budget_in_bytes_of_a_model_with_images(tmp_path: Path) -> None:
+    view = resolved(write_model(tmp_path / "model", **VISION), *SIZES)
+    assert view.max_total_tokens == 4 * 2**20 // BYTES_PER_TOKEN
+
+
+def test_direct_transfers_of_latents_need_as_many_pages_as_layers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_model(tmp_path / "model", **MLA, num_hidden_layers=5)
+    flags = ["--radix-tier-hbm-size", "4ktok", "--radix-tier-dram-size"]
+    [line] = refused(capsys, model, *flags, "64tok")
+    assert line.startswith("--radix-tier-dram-size 64tok: less than 5 pages") and "at least 80tok" in line
+    resolved(model, *flags, "80tok")
 
 
 def test_a_checkpoint_with_fp8_kv(tmp_path: Path) -> None:

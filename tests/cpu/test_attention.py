@@ -18,7 +18,9 @@ SIZE = 16
 class Rig:
     """A pool with random KV, and a batch of sequences in it, run by stock code and by ours."""
 
-    def __init__(self, stock: type, prefixes: list[int], news: list[int], heads: int, kv_heads: int) -> None:
+    def __init__(
+        self, stock: type, prefixes: list[int], news: list[int], heads: int, kv_heads: int, value: int = SIZE
+    ) -> None:
         generator = torch.Generator().manual_seed(hash((tuple(prefixes), tuple(news), heads)) % 2**31)
         self.backend = type("Ours", (stock,), {})
         # Another test may have activated the engine in this process: the stock function is below the wrapper.
@@ -30,7 +32,8 @@ class Rig:
         self.lengths = [prefix + new for prefix, new in zip(prefixes, news, strict=True)]
         self.prefixes, self.news = torch.tensor(prefixes), torch.tensor(news)
         slots = sum(self.lengths) + 8
-        self.k, self.v = (torch.randn(slots, kv_heads, SIZE, generator=generator) for _ in range(2))
+        self.k = torch.randn(slots, kv_heads, SIZE, generator=generator)
+        self.v = torch.randn(slots, kv_heads, SIZE, generator=generator) if value == SIZE else self.k[..., :value]
         self.query = torch.randn(sum(news), heads, SIZE, generator=generator)
         self.table = torch.zeros(len(news) + 3, max(self.lengths) + 5, dtype=torch.int32)
         self.rows = torch.randperm(len(news) + 3, generator=generator)[: len(news)]
@@ -60,7 +63,7 @@ class Rig:
         name = "decode" if decode else "extend"
         function = getattr(self, f"stock_{name}") if stock else getattr(self.backend, f"_run_sdpa_forward_{name}")
         lens = () if decode else (self.prefixes, self.news)
-        output = torch.full_like(self.query, float("nan"))
+        output = torch.full((*self.query.shape[:2], self.v.shape[2]), float("nan"))
         tensors = (self.query, output, self.k, self.v, self.table, self.rows, batch.seq_lens, *lens, None)
         return function(
             runner,
@@ -103,6 +106,15 @@ def test_decode_equals_stock(torch_native: type, heads: tuple[int, int], scatter
     rig = Rig(torch_native, [0, 1, 63, 500], [1, 1, 1, 1], *heads)
     rig.place(scattered=scattered)
     ours, stock = (rig.run(stock=which, decode=True) for which in (False, True))
+    torch.testing.assert_close(ours, stock, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("decode", [False, True], ids=["extend", "decode"])
+def test_a_latent_whose_front_is_the_value_equals_stock(torch_native: type, decode: bool) -> None:
+    """As models with MLA attend: one KV head, and values that are the first part of the keys."""
+    rig = Rig(torch_native, [0, 300, 5], [1, 1, 1] if decode else [37, 20, 260], 4, 1, value=12)
+    rig.place(scattered=True)
+    ours, stock = (rig.run(stock=which, decode=decode) for which in (False, True))
     torch.testing.assert_close(ours, stock, atol=1e-5, rtol=1e-5)
 
 

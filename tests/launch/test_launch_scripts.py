@@ -45,8 +45,8 @@ def test_without_a_gpu_nothing_starts(rig: Rig, model: str, script: str) -> None
 @pytest.mark.parametrize("script", OURS)
 def test_what_is_in_the_way_is_told(rig: Rig, tmp_path: Path, script: str) -> None:
     rig.gpus(2)
-    done = rig.run(script, write_config(tmp_path / "latent", kv_lora_rank=512))
-    assert done.returncode == 1 and "MLA" in done.stderr
+    done = rig.run(script, write_config(tmp_path / "sparse", index_topk=2048))
+    assert done.returncode == 1 and "sparse attention" in done.stderr
     done = rig.run(script, "org/model")
     assert done.returncode != 0 and "--kv-bytes-per-token" in done.stderr
     assert not list(rig.records.iterdir())

@@ -62,6 +62,8 @@ def test_the_size_of_a_page_counts() -> None:
     assert mine.differences(Header.fresh(IDENTITY, 5000, 32)) == ["page_tokens 32 instead of 16"]
     assert mine.differences(Header.fresh(None, 5000, 16)) == ["identity"]
     assert mine.differences(mine.renewed()) == []
+    older = mine._replace(identity=mine.identity.replace('"attention":"mha",', ""))
+    assert older != mine and mine.differences(older) == ["identity"], "it names less, and may mean something else"
 
 
 def test_an_identity_too_long_for_the_block_is_refused() -> None:

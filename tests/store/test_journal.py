@@ -16,9 +16,10 @@ import pytest
 from journal_rig import PAGE_TOKENS, STORE, after, all_rows, check_sizes, heat_of, opened, pages_of, row, sizes
 
 from radixtier.footprint import database_bytes, log_bytes
-from radixtier.identity import Space
+from radixtier.identity import Space, Stretch, namespace_seed
 from radixtier.store.journal import Batch, Journal, JournalError
 from radixtier.store.journal_files import is_damage, is_full
+from radixtier.store.rows import Row
 
 N_SLOTS = 64
 
@@ -64,6 +65,23 @@ def test_namespaces_are_told_apart(journal: Journal) -> None:
 def test_a_namespace_of_endless_name_is_not_kept(journal: Journal) -> None:
     journal.apply(Batch(adds=[row(0, 1, space=Space("x" * 100_000)), row(1, 1, space=Space("x" * 1000))]))
     assert journal.extents().tolist() == [[1, 1]]
+
+
+def test_rows_of_images_come_back_cut_or_not_and_those_without_an_encoding_are_left_out(path: Path) -> None:
+    """SGLang puts four numbers of 62 bits, over and over, in the place of an image."""
+    page_tokens = 8
+    image, noise = np.resize([2**62 + number for number in range(4)], 3 * page_tokens), 2**62 + np.arange(16 * 8)
+    rows = []
+    for slot, space, tokens in ((0, Space(), image), (8, Space("lora"), noise)):
+        stretch = Stretch.chained(space, namespace_seed(*space), tokens, page_tokens)
+        rows.append(Row(slot, stretch, np.arange(len(stretch), dtype=np.uint64), 1.0))
+    journal = opened(path, N_SLOTS, page_tokens)
+    journal.apply(Batch(adds=rows))
+    assert pages_of(all_rows(journal)) == pages_of(rows[:1])
+    assert list(journal.spaces().values()) == [Space()]
+    journal.apply(Batch(frees=[(1, 1)]))
+    assert pages_of(all_rows(journal)) == {slot: page for slot, page in pages_of(rows[:1]).items() if slot != 1}
+    journal.close()
 
 
 def test_a_freed_middle_splits_a_row(journal: Journal) -> None:

@@ -176,13 +176,13 @@ def test_a_gpu_that_is_not_here_yet(model: str, store: str, capsys: pytest.Captu
 def test_what_is_in_the_way_is_told_in_every_form(
     one_gpu: None, tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    latent = write_config(tmp_path / "latent", kv_lora_rank=512)
-    answer = as_json(capsys, *asked(latent, store), status=1)
+    sparse = write_config(tmp_path / "sparse", index_topk=2048)
+    answer = as_json(capsys, *asked(sparse, store), status=1)
     assert answer["servers"] == [] and any(f["level"] == "problem" for f in answer["findings"])
-    assert suggest.main(asked(latent, store, "--shell")) == 1
+    assert suggest.main(asked(sparse, store, "--shell")) == 1
     told = capsys.readouterr()
-    assert told.out == "" and "MLA" in told.err and told.err.count("\n") == 1
-    assert suggest.main(asked(latent, store)) == 1
+    assert told.out == "" and "sparse attention" in told.err and told.err.count("\n") == 1
+    assert suggest.main(asked(sparse, store)) == 1
     assert "nothing to start" in capsys.readouterr().out
 
 

@@ -10,6 +10,8 @@ from suggest_rig import LLAMA_8B, write_config, write_weights
 
 from radixtier.suggest.model import read_model, refusal
 
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 192, "v_head_dim": 128}
+
 PER_TOKEN = 2 * 32 * 8 * 128
 """Elements of K and V of one token."""
 
@@ -31,6 +33,13 @@ def test_kv_of_a_token(tmp_path: Path, fields: dict[str, Any], options: dict[str
     model = read_model(write_config(tmp_path, **fields), **options)
     assert model.kv_bytes == PER_TOKEN * nbytes
     assert model.told_by.startswith("32 layers, 8 KV heads of 128, ")
+
+
+@pytest.mark.parametrize(("cpu", "nbytes"), [(False, 2), (True, 4)])
+def test_kv_of_a_token_with_a_latent(tmp_path: Path, cpu: bool, nbytes: int) -> None:
+    model = read_model(write_config(tmp_path, **LATENT), cpu=cpu)
+    assert model.kv_bytes == 32 * (512 + 64) * nbytes
+    assert model.told_by.startswith("32 layers, a latent and rotary key of 576, ")
 
 
 def test_kv_of_a_checkpoint_that_says_so_in_a_file_of_its_own(tmp_path: Path) -> None:
@@ -78,8 +87,9 @@ def test_a_config_that_does_not_tell(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"kv_lora_rank": 512}, "MLA"),
-        ({"text_config": {"kv_lora_rank": 512}}, "MLA"),
+        ({**LATENT, "index_topk": 2048}, "sparse"),
+        ({"text_config": {"indexer_n_heads": 4}}, "sparse"),
+        ({"sparse_attention_config": {"sparse_index_dim": 64}}, "sparse"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "Mamba"),
         ({"model_type": "falcon_h1", "mamba_d_state": 256}, "Mamba"),
         ({"hybrid_override_pattern": "M-M*"}, "Mamba"),
@@ -101,6 +111,8 @@ def test_what_the_tier_refuses(tmp_path: Path, fields: dict[str, Any], why: str)
     [
         {},
         {"kv_lora_rank": None},
+        LATENT,
+        {"index_topk": None, "sparse_attention_config": None},
         {"sliding_window": 4096, "use_sliding_window": False},
         {"architectures": ["Gemma3ForCausalLM"], "layer_types": ["sliding_attention", "full_attention"]},
         {"mamba_d_state": 256, "layer_types": ["attention", "attention"]},
