@@ -90,12 +90,21 @@ class LayoutDomain:
 class LogicalPoolMixin:
     """Put in front of a stock host pool class: handles instead of physical indices.
 
-    ``mover`` must be set before the stock constructor runs, since that calls :meth:`clear`.
+    Parameters
+    ----------
+    mover
+        Of this rank.
+    ranks
+        Those of the server.
     """
 
-    mover: Mover
-    ranks: Alone | Agreement
     shared_allocation_domain: LayoutDomain
+
+    def __init__(self, *args: Any, mover: Mover, ranks: Alone | Agreement, **kwargs: Any) -> None:
+        # The stock constructor clears the pool, and with it the mover.
+        self.mover = mover
+        self.ranks = ranks
+        super().__init__(*args, **kwargs)
 
     # ---- sizes --------------------------------------------------------------------------------------
 
@@ -267,11 +276,6 @@ def _upload(physical: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 class RadixTierMHAHostPool(LogicalPoolMixin, MHATokenToKVPoolHost):
     """The stock MHA/GQA host pool with logical pages: K of all pages, then V."""
 
-    def __init__(self, *args: Any, mover: Mover, ranks: Alone | Agreement, **kwargs: Any) -> None:
-        self.mover = mover
-        self.ranks = ranks
-        super().__init__(*args, **kwargs)
-
     def planes(self) -> Sequence[torch.Tensor]:
         """K and V."""
         halves: tuple[torch.Tensor, ...] = self.kv_buffer.unbind(0)
@@ -280,10 +284,6 @@ class RadixTierMHAHostPool(LogicalPoolMixin, MHATokenToKVPoolHost):
 
 class RadixTierMLAHostPool(LogicalPoolMixin, MLATokenToKVPoolHost):
     """The stock MLA host pool with logical pages: per token and layer one row, the latent and the rotary key."""
-
-    def __init__(self, *args: Any, mover: Mover, **kwargs: Any) -> None:
-        self.mover = mover
-        super().__init__(*args, **kwargs)
 
     def planes(self) -> Sequence[torch.Tensor]:
         """The one buffer."""
