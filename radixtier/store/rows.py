@@ -57,10 +57,13 @@ class Row(NamedTuple):
     """Of the page images, ``[pages]``."""
     used: float
     """Last use, in unix seconds."""
+    weighted: Sums | None = None
+    """Weighted sums of the page images, ``[pages]``, where they were computed."""
 
     def part(self, lo: int, hi: int) -> Row:
         """Return the row of pages ``lo .. hi - 1``."""
-        return Row(self.slot + lo, self.stretch.part(lo, hi), self.checksums[lo:hi], self.used)
+        weighted = None if self.weighted is None else self.weighted[lo:hi]
+        return Row(self.slot + lo, self.stretch.part(lo, hi), self.checksums[lo:hi], self.used, weighted)
 
 
 @dataclass
@@ -127,23 +130,26 @@ def valid(n_slots: int, page_tokens: int) -> str:
         "front": f"{DIGEST_BYTES}",
         "seal": "8",
         "keys": f"{DIGEST_BYTES} * pages",
-        "checksums": "8 * pages",
         "tokens": f"{4 * page_tokens} * pages",
     }
     numbers = f"typeof(pages) = 'integer' AND typeof(space) = 'integer' AND pages BETWEEN 1 AND {n_slots}"
     blobs = " AND ".join(f"typeof({name}) = 'blob' AND length({name}) = {size}" for name, size in sizes.items())
-    return f"({numbers} AND slot >= 0 AND slot + pages <= {n_slots} AND {blobs})"
+    # The weighted sums, where there are any, follow the checksums.
+    sums = "typeof(checksums) = 'blob' AND length(checksums) IN (8 * pages, 16 * pages)"
+    return f"({numbers} AND slot >= 0 AND slot + pages <= {n_slots} AND {blobs} AND {sums})"
 
 
 def row_bytes(pages: int, page_tokens: int) -> int:
-    """Return the bytes of a row in the database, without what its b-tree adds."""
-    return pages * (4 * page_tokens + DIGEST_BYTES + 8) + 2 * DIGEST_BYTES + 48
+    """Return the most bytes that a row has in the database, without what its b-tree adds."""
+    return pages * (4 * page_tokens + DIGEST_BYTES + 16) + 2 * DIGEST_BYTES + 48
 
 
 def encode(row: Row, space: int) -> tuple[Any, ...]:
     """Return the values of `COLUMNS`."""
     keys = np.ascontiguousarray(row.stretch.keys, dtype=np.uint8).tobytes()
     checksums = np.ascontiguousarray(row.checksums, dtype="<u8").tobytes()
+    if row.weighted is not None:
+        checksums += np.ascontiguousarray(row.weighted, dtype="<u8").tobytes()
     tokens = np.ascontiguousarray(row.stretch.tokens, dtype="<i4").tobytes()
     pages = len(row.stretch)
     seal = _seal(row.slot, pages, space, row.stretch.front, keys, checksums, tokens)
@@ -166,7 +172,9 @@ def decode(values: tuple[Any, ...], spaces: dict[int, Space]) -> Row | None:
         np.frombuffer(keys, dtype=np.uint8).reshape(pages, DIGEST_BYTES),
         np.frombuffer(tokens, dtype="<i4").reshape(pages, -1),
     )
-    return Row(slot, stretch, np.frombuffer(checksums, dtype="<u8"), _finite(*struct.unpack("<d", used)))
+    sums = np.frombuffer(checksums, dtype="<u8")
+    weighted = sums[pages:] if len(sums) > pages else None
+    return Row(slot, stretch, sums[:pages], _finite(*struct.unpack("<d", used)), weighted)
 
 
 def decode_used(blobs: Iterable[bytes]) -> npt.NDArray[np.float64]:
