@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from radixtier.config import RadixTierConfig, ResolvedSizes
 from radixtier.io.frames import FrameBuffer
+from radixtier.io.landing import LandingZone
 from radixtier.io.live_faults import with_faults
-from radixtier.io.probe import engine_factory
+from radixtier.io.probe import EngineFactory, engine_factory
 from radixtier.policy.admission import Admission, make_admission
 from radixtier.policy.write_budget import Budgeted, WriteBudget
+from radixtier.sglang.direct import landing_frames
 from radixtier.sglang.identity import PageShape, store_identity
 from radixtier.sglang.resolution import sizes_of
 from radixtier.store.store import PageStore
@@ -51,10 +53,12 @@ def create_cache(ctx: Any) -> Any:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     config: RadixTierConfig = ctx.server_args._radix_tier
     sizes = sizes_of(ctx.server_args)
+    engines = engine_factory(config.io_engine)
     tiers = Tiers(
         n_frames=lambda page_bytes: _same(sizes, page_bytes).dram_pages,
         n_slots=sizes.nvme_slots,
-        open_store=partial(open_store, config, sizes, ctx.server_args),
+        open_store=partial(open_store, config, sizes, ctx.server_args, engines),
+        n_landing=lambda page_bytes, device: landing_frames(config, page_bytes, sizes.page_size, device, engines),
         scrub_rate=config.scrub.amount,
         eviction=config.eviction,
         admission=partial(_admission, config),
@@ -111,10 +115,13 @@ def open_store(
     config: RadixTierConfig,
     sizes: ResolvedSizes,
     server_args: Any,
+    engines: EngineFactory,
     frames: FrameBuffer,
     shape: PageShape,
     n_slots: int,
     wake: Callable[[], None],
+    *,
+    landing: LandingZone | None = None,
 ) -> PageStore:
     """Open the NVMe tier in the configured directories."""
     directories = [Path(path) for path in config.nvme_path]
@@ -124,9 +131,10 @@ def open_store(
         frames,
         page_tokens=shape.page_size,
         identity=store_identity(server_args, shape),
-        engine=with_faults(engine_factory(config.io_engine), os.environ),
+        engine=with_faults(engines, os.environ),
         min_free_bytes=config.nvme_min_free.amount,
         keep_others=config.nvme_others == "keep",
+        landing=landing,
         wake=wake,
     )
 

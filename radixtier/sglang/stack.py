@@ -27,19 +27,20 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.runtime_context import get_memory
 
 from radixtier.control import Address
-from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
 from radixtier.policy.admission import Admission, AdmitAll
 from radixtier.sglang.host_pool import RadixTierMHAHostPool
 from radixtier.sglang.identity import PageShape
+from radixtier.sglang.landing import Landing, make_landing
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import ResidencyTable
 from radixtier.tree.tiertree import TierTree
 
 logger = logging.getLogger(__name__)
 
-OpenStore = Callable[[FrameBuffer, PageShape, int, Callable[[], None]], PageStore]
-"""Given the frames, the shape of a page, the number of slots, and what to call when I/O ends, opens the NVMe tier."""
+OpenStore = Callable[..., PageStore]
+"""Given the frames, the shape of a page, the number of slots, and what to call when I/O ends, opens the NVMe tier;
+where pages may go straight to HBM, it is given the landing zone as ``landing`` as well."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Tiers:
         How many pages NVMe holds; 0 for a DRAM-only tier.
     open_store
         Opens the store once the pool is there; not called for a DRAM-only tier.
+    n_landing
+        Given the bytes of one page and the kind of device, how many landing frames there are.
     scrub_rate
         Bytes per second that are read in the background to find pages that went bad; 0 for none.
     eviction
@@ -67,6 +70,7 @@ class Tiers:
     n_frames: Callable[[int], int]
     n_slots: int
     open_store: OpenStore
+    n_landing: Callable[[int, str], int] = lambda page_bytes, device: 0
     scrub_rate: int = 0
     eviction: str = "lru"
     admission: Callable[[int], Admission] = lambda _: AdmitAll()
@@ -136,7 +140,8 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostP
     layers = len(info.buffers.k)
     page_bytes = (info.head_dim + info.v_head_dim) * info.head_num * layers * info.dtype.itemsize * page_size
     n_frames, n_slots = tiers.n_frames(page_bytes), tiers.n_slots
-    table = ResidencyTable(n_frames + n_slots, n_frames)
+    landing = _build_landing(tiers, info, page_bytes, page_size) if n_slots else None
+    table = ResidencyTable(n_frames + n_slots, n_frames, 0 if landing is None else landing.zone.n_frames)
     tree = TierTree(table, tiers.eviction)
     mover = Mover(
         table, tree, None, page_bytes=page_bytes, admission=tiers.admission(n_slots), scrub_rate=tiers.scrub_rate
@@ -158,16 +163,25 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int) -> RadixTierMHAHostP
             host_token_capacity=n_frames * page_size,
             mover=mover,
         )
+    pool.landing = landing
     if n_slots:
         dtype = str(info.dtype).removeprefix("torch.")
         layout = get_memory().hicache_mem_layout
         shape = PageShape(dtype, layout, page_size, layers, info.head_num, info.head_dim, info.v_head_dim)
-        mover.store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set)
+        zone = {} if landing is None else {"landing": landing.zone}
+        mover.store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set, **zone)
     logger.info(
         "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
         n_frames, page_size, page_bytes / 1024, n_slots, table.nbytes() / 2**20,
     )  # fmt: skip
     return pool
+
+
+def _build_landing(tiers: Tiers, info: Any, page_bytes: int, page_size: int) -> Landing | None:
+    """Build the landing zone, if there is to be one, for pages of K and V rows of one width."""
+    shape = (2, len(info.buffers.k), page_size, info.head_num, info.head_dim)
+    n = tiers.n_landing(page_bytes, info.device.type)
+    return make_landing(n, page_bytes, shape, get_memory().hicache_mem_layout, info.dtype, info.device)
 
 
 STRATEGY = RadixTierStrategy()

@@ -141,6 +141,8 @@ class Server:
     clock: Clock | None = None
     chunk: int = 0
     """Pages of a prefill chunk: what HBM loses next is copied to DRAM two of them ahead."""
+    landing: int = 0
+    """Landing frames, for pages that go straight from NVMe to HBM."""
     learns: bool = False
     """Whether the cache learns from how long prefill takes here, which is nothing."""
     engine: Any = None
@@ -155,7 +157,7 @@ class Server:
         geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY)
         tiers = Tiers(
             lambda _: self.dram, self.nvme, self._open, eviction=self.eviction, admission=lambda _: self.admission(),
-            control=self.control, control_key=self.control_key,
+            control=self.control, control_key=self.control_key, n_landing=lambda page_bytes, device: self.landing,
         )  # fmt: skip
         self.cache = standalone.build_tiered(geometry, tiers)
         self.prefill_rate(1.0)
@@ -183,11 +185,12 @@ class Server:
         ):
             part._clock = clock.monotonic
 
-    def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any) -> PageStore:
+    def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any, landing: Any = None) -> PageStore:
         self.store = PageStore(
             [self.directory], footprint(n_slots, frames.page_bytes, PAGE), frames, page_tokens=PAGE,
             identity=None if self.weights is None else StoreIdentity(weights=self.weights, **shape._asdict()),
             engine=lambda _: self.engine, wake=wake, threads=self.threads, io_bytes=2 * frames.page_bytes,
+            landing=landing,
         )  # fmt: skip
         return self.store
 
