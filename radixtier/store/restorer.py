@@ -192,7 +192,7 @@ class Restorer:
 
 def _nbytes(stored: Stored) -> int:
     stretch = stored.stretch
-    return stored.path.nbytes + stretch.tokens.nbytes + stretch.keys.nbytes + 24 * len(stretch)
+    return stored.path.nbytes + stretch.tokens.nbytes + stretch.keys.nbytes + (16 if stored.weighted is None else 24) * len(stretch)
 
 
 def _slots_in(extents: Ints) -> npt.NDArray[np.bool_]:
