@@ -14,6 +14,7 @@ That a path was expected back does not count: whoever asks for it is the return.
 through DRAM; after :data:`FAILURES` failures in a row nothing goes straight any more, as with an engine that gives up.
 
 Where it loses: a long document that is asked about a second time is read twice, and takes its place in DRAM only then.
+What was inserted at once counts as one part, so a path that branches off in its middle keeps its end in DRAM, too.
 What landed for a request that waits long for its admission keeps the zone from others. Scheduler thread only.
 """
 

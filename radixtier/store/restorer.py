@@ -192,7 +192,8 @@ class Restorer:
 
 def _nbytes(stored: Stored) -> int:
     stretch = stored.stretch
-    return stored.path.nbytes + stretch.tokens.nbytes + stretch.keys.nbytes + (16 if stored.weighted is None else 24) * len(stretch)
+    each = 16 if stored.weighted is None else 24
+    return stored.path.nbytes + stretch.tokens.nbytes + stretch.keys.nbytes + each * len(stretch)
 
 
 def _slots_in(extents: Ints) -> npt.NDArray[np.bool_]:

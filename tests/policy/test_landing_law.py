@@ -113,8 +113,8 @@ def test_each_page_is_waited_for_at_the_speed_of_its_way() -> None:
 
 
 def test_what_lands_is_not_copied_from_dram() -> None:
-    slow_link = 1e9
-    gain = wait(100, 2e9, copy=slow_link).deadline_s - wait(0, 2e9, copy=slow_link).deadline_s
+    slow_link = 8e9
+    gain = wait(100, 4e9, 4e9, copy=slow_link).deadline_s - wait(0, 4e9, 4e9, copy=slow_link).deadline_s
     assert gain == pytest.approx(100 * (2 << 20) / slow_link, rel=1e-3)
 
 
