@@ -89,7 +89,11 @@ def engine_factory(name: str) -> EngineFactory:
 
 def device_fault(name: str, directory: Path) -> str | None:
     """Say why engine ``name`` cannot read into GPU memory in a directory; None if it can. Raises `OSError` likewise."""
-    return "posix does not read into GPU memory" if name == "posix" else try_kvikio(directory).no_device
+    if name == "posix":
+        return "posix does not read into GPU memory"
+    found = try_kvikio(directory)
+    fault = found.why_not or found.untested or found.no_device
+    return None if fault is None else f"KvikIO: {fault}"
 
 
 def kvikio_fault(directory: Path) -> tuple[str, str] | None:

@@ -7,13 +7,14 @@ was not tried in every directory. At start, once per scheduler process; :func:`d
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from radixtier.config import Problem, RadixTierConfig
 from radixtier.footprint import slot_bytes
 from radixtier.io.probe import EngineFactory, device_fault
 from radixtier.store.weighted import WORD
-from radixtier.units import Unit
+from radixtier.units import Unit, format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,17 @@ def direct_problems(config: RadixTierConfig, device: str) -> list[Problem]:
 
 
 def landing_frames(
-    config: RadixTierConfig, page_bytes: int, page_tokens: int, device: str, engines: EngineFactory
+    config: RadixTierConfig,
+    page_bytes: int,
+    page_tokens: int,
+    device: str,
+    engines: EngineFactory,
+    free_bytes: Callable[[], int] | None = None,
 ) -> int:
     """Return how many landing frames there are to be: 0 where nothing goes straight to HBM.
+
+    ``free_bytes`` tells what is free on the GPU beside weights and KV pool; of that ``auto`` takes half at most, since
+    SGLang still needs some for its graphs and activations.
 
     Raises
     ------
@@ -53,6 +62,14 @@ def landing_frames(
     n = size.amount // (page_tokens if size.unit is Unit.TOKENS else slot_bytes(page_bytes))
     if not n:
         faults.append(f"{config.named('landing_size')} {size} is less than a page of {page_bytes} bytes")
+    elif device == "cuda":
+        free = (free_bytes or _free_bytes)()
+        most = free if config.direct == "on" else free // 2
+        if n * slot_bytes(page_bytes) > most:
+            faults.append(
+                f"{config.named('landing_size')} {size} is more than the {format_bytes(most)} that the GPU has for it "
+                "beside the weights and the KV pool; lower it, or --mem-fraction-static"
+            )
     fault = next((each for each in faults if each), None)
     if fault is None:
         logger.info("radixtier: pages may go straight from NVMe to HBM, %d at a time", n)
@@ -61,3 +78,9 @@ def landing_frames(
         raise ValueError(f"radixtier: {config.problem('direct', fault, 'Set it to auto or off')}")
     logger.info("radixtier: pages go from NVMe to HBM through DRAM: %s", fault)
     return 0
+
+
+def _free_bytes() -> int:
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])

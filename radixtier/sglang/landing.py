@@ -39,8 +39,6 @@ class DeviceLanding(LandingZone):
 
     Raises
     ------
-    ValueError
-        When the GPU has no room for it; the message names the flag.
     OSError
         When cuFile does not take the memory.
     """
@@ -49,13 +47,6 @@ class DeviceLanding(LandingZone):
         super().__init__(n_frames, page_bytes)
         self._device = device
         nbytes = n_frames * self.row_bytes + BLOCK
-        free, _ = torch.cuda.mem_get_info(device)
-        if nbytes > free:
-            raise ValueError(
-                f"radixtier: --radix-tier-landing-size: its {nbytes} bytes are more than the {free} that are free on "
-                f"{device} beside the weights and the KV pool. Lower it, or --mem-fraction-static, or set "
-                "--radix-tier-direct off"
-            )
         memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
         shift = -memory.data_ptr() % BLOCK
         self._flat = memory[shift : shift + n_frames * self.row_bytes]
@@ -150,13 +141,7 @@ class Landing:
 def make_landing(
     n_frames: int, page_bytes: int, shape: Sequence[int], layout: str, dtype: torch.dtype, device: torch.device
 ) -> Landing | None:
-    """Build the landing zone beside the KV pool on ``device``; None, with a warning, where cuFile does not take it.
-
-    Raises
-    ------
-    ValueError
-        When there is no room for it.
-    """
+    """Build the landing zone beside the KV pool on ``device``; None, with a warning, where cuFile does not take it."""
     if not n_frames:
         return None
     if device.type == "cpu":

@@ -172,9 +172,13 @@ def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: 
     machine = Machine.probe()
     hbm_bytes = (sizes.hbm_pages or 0) * sizes.page_bytes
     found = config.check_disk(sizes.nvme_bytes * view.tp_size)
-    landing = config.landing_size.amount if config.landing_size.unit is Unit.BYTES else 0
-    if view.device == "cpu" and config.direct == "on" and not found:
-        found += config.check_ram("landing_size", sizes.dram_bytes + landing, machine)
+    size = config.landing_size
+    landing = size.amount * (sizes.bytes_per_token if size.unit is Unit.TOKENS else 1) if config.direct == "on" else 0
+    if config.direct == "on" and landing < sizes.slot_bytes:
+        why = f"less than one page of {sizes.page_size} tokens, {format_bytes(sizes.slot_bytes)}"
+        found.append(config.problem("landing_size", why, "Give it room for the longest path that is read at once"))
+    if view.device == "cpu" and not found:
+        found += config.check_ram("landing_size", sizes.dram_bytes + landing, machine) if landing else []
     if view.device == "cpu":
         alone = config.check_ram("hbm_size", hbm_bytes, machine)
         return found + (alone or config.check_ram("dram_size", hbm_bytes + sizes.dram_bytes, machine))
@@ -183,7 +187,7 @@ def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: 
     if capacity is not None and hbm_bytes > capacity:
         why = f"more than the {format_bytes(capacity)} that the GPU has"
         found.append(config.problem("hbm_size", why, "Ask for less; the weights need room as well"))
-    elif capacity is not None and config.direct != "off" and hbm_bytes + landing > capacity:
+    elif capacity is not None and hbm_bytes + landing > capacity:
         why = f"with the KV pool more than the {format_bytes(capacity)} that the GPU has"
         found.append(config.problem("landing_size", why, "Ask for less, or set --radix-tier-direct off"))
     return found

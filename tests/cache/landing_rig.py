@@ -36,11 +36,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.free = 1 << 40
         self._current: list[SideStream] = []
-
-    def mem_get_info(self, device: Any) -> tuple[int, int]:
-        return self.free, 1 << 40
 
     def synchronize(self, device: Any) -> None:
         self.log.append("device")

@@ -321,12 +321,6 @@ def test_c14_memory_that_cannot_be_registered_means_dram(
     assert len(told) == 1 and "no register today" in told[0]
 
 
-def test_a_gpu_without_room_says_which_flag(make_server: Any, streams: Streams) -> None:
-    streams.free = 4096
-    with pytest.raises(ValueError, match=r"--radix-tier-landing-size: its .* bytes are more than the 4096"):
-        make(make_server)
-
-
 DRIVE = [("error", {"number": errno.EIO}), ("short", {}), ("flip", {"at": 100}), ("tear", {})]
 
 
