@@ -245,6 +245,17 @@ def test_after_a_few_failures_in_a_row_everything_goes_through_dram(caplog: pyte
     assert world.mover.promotions.landings.given_up and world.mover.stats.read_failures == 0
 
 
+def test_pages_that_are_being_verified_land_when_that_is_over() -> None:
+    world, (a,) = cold_world()
+    world.table.begin_verify(a)
+    promotion = world.promote(a)
+    assert landing_frames(world, a) == 0 and set(promotion.straight.tolist()) == set(a.tolist())
+    world.table.end_verify(a, np.zeros(LONG, np.bool_))
+    world.settle()
+    assert promotion.whole and landing_frames(world, a) == LONG
+    world.check()
+
+
 def test_a_way_that_turned_out_slow_is_left() -> None:
     world, (a, b) = cold_world(20, LONG, LONG)
     landings = world.mover.promotions.landings

@@ -92,6 +92,8 @@ def _why_no_device(fd: int) -> str | None:
         there = memory.tobytes()
         engine.close()
         memory.close()
+    except OSError as e:
+        return e.strerror or str(e)
     except Exception as e:  # of three libraries and a driver
         return text_of(e)
     if moved != PROBE_BYTES:

@@ -17,7 +17,7 @@ from radixtier.mover.stats import MoverStats
 from radixtier.policy.bandwidth import ReadRate
 from radixtier.policy.landing import Segment, Trust, straight
 from radixtier.store.jobs import JobDone
-from radixtier.tree.residency import NO_PAGES, Flags, Pages
+from radixtier.tree.residency import COPY, NO_PAGES, READ, Flags, Pages
 from radixtier.tree.tiertree import TierTree
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,9 @@ class Landings:
         table = self._table
         if not table.free_landing or self.given_up:
             return NO_PAGES
-        cold = np.flatnonzero(table.is_cold(pages) & (table.flight[pages] == 0) & (table.weighted[pages] != 0))
+        # What is being verified is read as soon as that is over; what comes to DRAM already stays there.
+        elsewhere = table.flight[pages] & (READ | COPY) != 0
+        cold = np.flatnonzero(table.is_cold(pages) & ~elsewhere & (table.weighted[pages] != 0))
         if not len(cold):
             return NO_PAGES
         chosen = straight(self._segments(pages), cold, table.free_landing, lambda n: self._has_room(n, pages))

@@ -104,7 +104,7 @@ def test_what_is_demanded_is_tried_in_every_directory(tmp_path: Path, monkeypatc
     )
     config = RadixTierConfig(enable=True, direct="on", nvme_path=paths)
     (problem,) = direct.direct_problems(config, "cuda")
-    assert f"nothing can be read straight to HBM from {paths[1]}: no GPU. Set it to auto" in str(problem)
+    assert f"nothing can be read straight to HBM from {paths[1]}: KvikIO: no GPU. Set it to auto" in str(problem)
     assert direct.direct_problems(config, "cpu") == []
     posix = RadixTierConfig(enable=True, direct="on", nvme_path=paths, io_engine="posix")
     assert all("posix does not read into GPU memory" in str(each) for each in direct.direct_problems(posix, "cuda"))

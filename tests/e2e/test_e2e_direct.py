@@ -58,8 +58,10 @@ def test_long_prompts_that_are_used_once_never_touch_dram(tiny_model: Path, tmp_
         after = state_of(store)
         assert [reply.output_ids for reply in again] == [reply.output_ids for reply in first[:3]]
         assert [reply.nvme for reply in again] == [CACHED] * 3
-        assert after["counters"]["promoted"] == after["counters"]["landed"] == 3 * CACHED // PAGE
-        assert after["landing"]["used"] == 0 and after["counters"]["landing_failed"] == 0
+        counters = after["counters"]
+        # What an idle server brought up meanwhile is not what these requests waited for.
+        assert counters["promoted_by"]["arrival"] == counters["landed"] >= 2 * CACHED // PAGE, counters
+        assert after["landing"]["used"] == 0 and counters["landing_failed"] == counters["landing_full"] == 0
         client.flush()
         assert client.healthy() and server.running()
         fresh = [client.generate(prompt, ANSWER) for prompt in batch]
@@ -70,5 +72,6 @@ def test_long_prompts_that_are_used_once_never_touch_dram(tiny_model: Path, tmp_
         server.start(START_TIMEOUT_S)
         restored = client.generate(batch[0], ANSWER)
         counters = state_of(store)["counters"]
-        assert restored.output_ids == first[0].output_ids and restored.nvme == CACHED
-        assert counters["landed"] == counters["promoted"] == CACHED // PAGE
+        assert restored.output_ids == first[0].output_ids and restored.cached == CACHED
+        # The hottest paths come up before the first request; what is left for it lands.
+        assert counters["landed"] == counters["promoted_by"].get("arrival", 0), counters
