@@ -26,6 +26,9 @@ from radixtier.units import BadValue, Size, Unit, format_bytes
 
 IO_ENGINES = ("auto", "posix", "kvikio")
 
+DIRECT = ("auto", "on", "off")
+"""Whether pages go straight from NVMe to HBM."""
+
 CONTROL_SOCKET = "radixtier.sock"
 """The control endpoint's socket beside the store."""
 
@@ -46,6 +49,9 @@ MIN_FREE = Size(1 << 30)
 
 SCRUB = Size(16 << 20)
 """Per second: all of a 3 TB store in two days, at half a percent of what one NVMe drive reads."""
+
+LANDING = Size(256 << 20)
+"""A share of GPU memory that SGLang leaves to activations anyway; some 2,000 tokens of an 8B model."""
 
 _RAM_RESERVE = 10 * 2**30
 _RAM_RESERVE_SHARE = Fraction(1, 4)
@@ -112,6 +118,10 @@ class RadixTierConfig:
         One of :data:`OTHERS`.
     io_engine : str
         One of :data:`IO_ENGINES`.
+    direct : str
+        One of :data:`DIRECT`.
+    landing_size : Size
+        GPU memory that pages are read to on their way straight to HBM.
     scrub : Size
         Bytes per second read in the background to verify pages; 0 for never.
     eviction, admission : str
@@ -137,6 +147,8 @@ class RadixTierConfig:
     nvme_min_free: Size = MIN_FREE
     nvme_others: str = "reclaim"
     io_engine: str = "auto"
+    direct: str = "auto"
+    landing_size: Size = LANDING
     scrub: Size = SCRUB
     eviction: str = "auto"
     admission: str = "auto"
@@ -176,9 +188,21 @@ class RadixTierConfig:
         found += (self._check_path() + self._check_nvme()) or self._check_space()
         if self.io_engine not in IO_ENGINES:
             found.append(self.problem("io_engine", "unknown engine", f"Use one of {', '.join(IO_ENGINES)}"))
+        found += self._check_direct()
         if self.nvme_others not in OTHERS:
             found.append(self.problem("nvme_others", "neither of the two", f"Use one of {', '.join(OTHERS)}"))
         return found + self._check_policies() + self._check_record()
+
+    def _check_direct(self) -> list[Problem]:
+        if self.direct not in DIRECT:
+            return [self.problem("direct", "neither of the three", f"Use one of {', '.join(DIRECT)}")]
+        if self.direct == "on" and not self.nvme_path:
+            fix = "Add --radix-tier-nvme-path DIRECTORY, or drop it"
+            return [self.problem("direct", "there is no NVMe tier to read from", fix)]
+        if self.direct != "off" and not self.landing_size.amount:
+            fix = "Give it a size, or set --radix-tier-direct off"
+            return [self.problem("landing_size", "nothing can be read into no memory", fix)]
+        return []
 
     def _check_policies(self) -> list[Problem]:
         found = []

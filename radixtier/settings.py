@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from radixtier import __version__
-from radixtier.config import IO_ENGINES, OTHERS, Origin, Problem, RadixTierConfig
+from radixtier.config import DIRECT, IO_ENGINES, OTHERS, Origin, Problem, RadixTierConfig
 from radixtier.policy.admission import NAMES as ADMISSIONS
 from radixtier.policy.eviction import NAMES as EVICTIONS
 from radixtier.units import BadValue, Size, Unit, parse_size
@@ -129,6 +129,22 @@ SETTINGS = (
         "ENGINE",
         kind="word",
         choices=IO_ENGINES,
+    ),
+    Setting(
+        "direct",
+        "Read pages that are used once straight from NVMe to HBM, past DRAM: auto (where KvikIO reads to GPU memory), "
+        "on or off.",
+        "auto",
+        "MODE",
+        kind="word",
+        choices=DIRECT,
+    ),
+    Setting(
+        "landing_size",
+        "GPU memory that these are read to before they go into the KV pool.",
+        "256MiB",
+        "SIZE",
+        kind="size",
     ),
     Setting(
         "scrub",

@@ -1,7 +1,8 @@
 """A page store without threads: the test says when a job ends, and how.
 
 Adversarial where the contract leaves room: a write copies its frames only when it ends, a read scribbles over its
-frames as soon as it is queued, and a page that failed leaves garbage.
+frames as soon as it is queued, and a page that failed leaves garbage. The frames of the landing zone are the last ones
+of its memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from radixtier.store.checksum import page_checksum
 from radixtier.store.jobs import JobDone, Priority
+from radixtier.store.weighted import weighted_sum
 
 PAGE_BYTES = 32
 
@@ -34,14 +36,19 @@ class FakeJob:
     cancelled: bool = False
     before: np.ndarray[Any, Any] | None = None
     """Frames as they were when a write was queued."""
+    landing: bool = False
+    """Reads to landing frames, whose pages are checked by their weighted sums."""
 
 
 class FakeStore:
     """The contract of :class:`PageStore`; every breach of it by the caller is an assertion."""
 
-    def __init__(self, n_slots: int, memory: np.ndarray[Any, Any]) -> None:
+    def __init__(self, n_slots: int, memory: np.ndarray[Any, Any], n_landing: int = 0) -> None:
         self.n_slots = n_slots
         self.memory = memory
+        self.n_landing = n_landing
+        self.landed: list[list[int]] = []
+        """Slots of the reads to landing frames."""
         self.jobs: dict[Any, FakeJob] = {}
         self.disk: dict[int, bytes] = {}
         self.rotten: set[int] = set()
@@ -100,7 +107,12 @@ class FakeStore:
             else:
                 self._free.append(slot)  # oldest first: wrong reuse shows late, but on everybody
 
-    def record(self, stretch: Any, slots: Any, checksums: Any, used: float) -> None:
+    def record(self, stretch: Any, slots: Any, checksums: Any, used: float, weighted: Any = None) -> None:
+        assert (weighted is not None) == bool(self.n_landing)
+        for i, slot in enumerate([] if weighted is None else slots.tolist()):
+            seed = int(stretch.keys[i].view("<u8")[0])
+            known = slot in self.rotten or weighted[i] == weighted_sum([memoryview(self.disk[slot])], seed)
+            assert known, "the weighted sum on record is not that of the page"
         assert slots.dtype == np.int64 and checksums.dtype == np.uint64 and used > 0
         assert 0 < len(stretch) == len(slots) == len(checksums) and stretch.intact()
         for i, slot in enumerate(slots.tolist()):
@@ -116,6 +128,7 @@ class FakeStore:
         return True
 
     def write(self, frames: Any, slots: Any, seeds: Any, tag: Any) -> None:
+        assert (frames < len(self.memory) - self.n_landing).all(), "a landing frame is written to NVMe"
         self._submit("write", frames, slots, seeds, np.zeros(len(slots), np.uint64), tag)
         self.jobs[tag].before = self.memory[frames].copy()
         self.writes.append(slots.tolist())
@@ -125,6 +138,12 @@ class FakeStore:
     ) -> None:
         self.on_read(priority)
         self._submit("read", frames, slots, seeds, checksums, tag)
+        landing = frames >= len(self.memory) - self.n_landing
+        assert landing.all() or not landing.any(), "frames of both kinds"
+        if landing.all():
+            assert priority is Priority.DEMANDED, "nobody waits for what lands"
+            self.jobs[tag].landing = True
+            self.landed.append(slots.tolist())
         self.unreported_reads[tag] = priority, len(slots)
         self.memory[frames] = 0xEE
         self.reads.append(slots.tolist())
@@ -164,7 +183,10 @@ class FakeStore:
         moved = job.started if job.cancelled else n
         ok, corrupt = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         sums = np.zeros(n, np.uint64)
+        weighted = np.zeros(n, np.uint64) if self.n_landing and job.kind == "write" else None
         for i in range(moved):
+            if weighted is not None:
+                weighted[i] = weighted_sum([memoryview(self.memory[job.frames[i]])], job.seeds[i])
             move = {"write": self._write_page, "read": self._read_page, "verify": self._verify_page}[job.kind]
             ok[i], corrupt[i], sums[i] = move(job, i, fate[i])
         failed = not (ok | corrupt)[:moved].all()
@@ -172,7 +194,7 @@ class FakeStore:
         self._done.append(
             JobDone(
                 tag, job.kind, job.slots, ok, corrupt, sums, int(ok.sum()) * PAGE_BYTES,  # type: ignore[arg-type]
-                job.cancelled, "broken" if failed else None, 0.0, 0.0,
+                job.cancelled, "broken" if failed else None, 0.0, 0.0, weighted,
             )
         )  # fmt: skip
 
@@ -197,7 +219,7 @@ class FakeStore:
     def _verify_page(self, job: FakeJob, i: int, fate: str) -> tuple[bool, bool, int]:
         slot = int(job.slots[i])
         data = self.disk[slot]
-        found = page_checksum([memoryview(data)], job.seeds[i])
+        found = (weighted_sum if job.landing else page_checksum)([memoryview(data)], job.seeds[i])
         good = found == job.sums[i]
         assert good == (slot not in self.rotten), "the checksum or seed of a page is not that of its write"
         if fate == ERROR:

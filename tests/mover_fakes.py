@@ -24,6 +24,7 @@ from radixtier.mover import Mover, Promotion, Trigger
 from radixtier.policy.admission import AdmitAll, Candidate, Verdict
 from radixtier.store.checksum import page_checksum
 from radixtier.store.jobs import Priority
+from radixtier.store.weighted import weighted_sum
 from radixtier.tree.residency import DOOMED, HBM, NONE, PARKED, READ, VERIFY, WRITE, Pages, ResidencyTable, State
 from radixtier.tree.tiertree import TierTree, Warmth
 from radixtier.tree.writequeue import Piece
@@ -231,7 +232,14 @@ class World:
     def restore(self, n: int, parent: int | None = None) -> Pages | None:
         """Take over ``n`` pages of an earlier run behind a page of the tree."""
         stretch, slots, sums = self.on_disk(n, NAMESPACE if parent is None else self.key[parent])
-        pages = self.mover.restore(stretch, slots, sums, parent)
+        weighted = None
+        if self.table.n_landing and self.born % 2:  # every other row is of a run that knew no weighted sums
+            rows = [memoryview(self.store.disk[slot]) for slot in slots.tolist()]
+            weighted = np.array(
+                [weighted_sum([row], int(key.view("<u8")[0])) for row, key in zip(rows, stretch.keys, strict=True)],
+                np.uint64,
+            )
+        pages = self.mover.restore(stretch, slots, sums, parent, weighted)
         for i, page in enumerate([] if pages is None else pages.tolist()):
             self.key[page], self.parent[page], parent = stretch.keys[i].tobytes(), parent, page
             self.tokens[page] = stretch.tokens[i].tolist()
@@ -396,6 +404,8 @@ class World:
         assert {p: int(table.lease[p]) for p in np.flatnonzero(table.lease).tolist()} == dict(leases), "leases"
         assert {p: int(table.hold[p]) for p in np.flatnonzero(table.hold).tolist()} == dict(holds), "holds"
         assert table.held <= self.mover.promotions.hold_limit, "more is held than may be"
+        landed = np.flatnonzero(table.frame >= table.n_frames)
+        assert not landed.size or (table.slot[landed] != NONE).all(), "what landed is not on NVMe"
         for name, value in vars(self.mover.stats).items():
             counts = value.values() if isinstance(value, Counter) else [value]
             assert all(count >= 0 for count in counts), name
@@ -466,6 +476,7 @@ class World:
         table = self.table
         table.check()
         assert (table.free_handles, table.free_frames) == (table.n_handles, table.n_frames)
+        assert table.free_landing == table.n_landing
         assert table.held == 0 and not self.mover.busy
         assert self.store is None or self.store.used_slots == 0
         tree, promotions = self.mover.tree, self.mover.promotions
@@ -475,11 +486,11 @@ class World:
         assert not promotions and promotions.idle and not promotions.demanded_bytes and not promotions._brought
 
 
-def fake_world(n_handles: int, n_frames: int, n_slots: int | None, **options: Any) -> World:
+def fake_world(n_handles: int, n_frames: int, n_slots: int | None, n_landing: int = 0, **options: Any) -> World:
     """A world over the fake store, or over none."""
-    memory = np.zeros((n_frames, PAGE_BYTES), np.uint8)
-    store: Any = None if n_slots is None else FakeStore(n_slots, memory)
-    table = ResidencyTable(n_handles, n_frames)
+    memory = np.zeros((n_frames + n_landing, PAGE_BYTES), np.uint8)
+    store: Any = None if n_slots is None else FakeStore(n_slots, memory, n_landing)
+    table = ResidencyTable(n_handles, n_frames, n_landing)
     clock = Clock()
     mover = Mover(table, TierTree(table), store, page_bytes=PAGE_BYTES, clock=clock, **options)
     return World(table, mover, store, memory, clock)

@@ -52,11 +52,16 @@ class Play:
         frames = choose.number(2, 10)
         self.answers = choose.one(ANSWERS)
         self.world: World = fake_world(
-            frames + choose.number(0, 24), frames, choose.number(1, 30), max_write_pages=choose.number(1, 8),
+            frames + choose.number(0, 24), frames, choose.number(1, 30), choose.one([0, 1, 3, 8]),
+            max_write_pages=choose.number(1, 8),
             scrub_rate=choose.one([0, PAGE_BYTES, 100 * PAGE_BYTES]), admission=Answers(self._answer),
         )  # fmt: skip
         promotions = self.world.mover.promotions
         promotions.job_pages = choose.number(1, 5)
+        if choose.number(0, 3):
+            # Paths are short and branch off everywhere here: else hardly any would go straight to HBM.
+            promotions.landings._has_room = lambda n, pages: False  # type: ignore[method-assign]
+            promotions.landings._wanted_again = lambda run: run % 4 == 0  # type: ignore[method-assign]
         # A budget of so many pages, in units of a drive that moves a page per second.
         budget = choose.one([1, 3, 1000]) * PAGE_BYTES
         promotions._allowed_bytes = lambda: budget  # type: ignore[method-assign]
@@ -154,6 +159,17 @@ class Play:
     def promote(self) -> None:
         if self.world.key and len(self.world.promotions) < 6:
             self.world.promote(self.some_path())
+
+    def cold_requests(self) -> None:
+        """Those that wait go, what can leave DRAM leaves it, and others ask for some paths: some land, some fail."""
+        world = self.world
+        for promotion in list(world.promotions):
+            world.drop(promotion)
+        world.mover.give_up_frames(np.flatnonzero(world.table.unused(np.arange(world.table.n_handles), State.CLEAN)))
+        for _ in range(self.choose.number(1, 3)):
+            self.promote()
+        self.finish_job()
+        world.mover.tick()
 
     def rank(self) -> None:
         """The scheduler reorders those that wait."""

@@ -21,6 +21,7 @@ T = TypeVar("T")
 MOVES = {
     "insert": 8, "backup": 3, "finish_backup": 4, "refill": 4, "evict": 3, "demote": 4,
     "promote": 8, "drop": 5, "load": 3, "finish_load": 4, "rank": 3, "request": 4, "keep": 1, "ahead": 5,
+    "cold_requests": 6,
     "came_to_hbm": 3, "left_hbm": 3, "sink": 1, "pin": 2, "expect": 2,
     "restore": 2, "switch": 2,
     "finish_job": 12, "finish_all": 4, "start_job": 3, "tick": 12, "pass_time": 4,

@@ -156,7 +156,9 @@ def drives(picture: Picture, look: Look, brief: bool) -> list[Text]:
 
 def _moves(picture: Picture) -> str:
     up, down, lost = (_mean_of(picture, f"{name}_tokens_per_s", MOMENT_S) for name in ("promoted", "demoted", "lost"))
-    return f"{form.count(up)} tok/s up, {form.count(down)} tok/s down, {form.count(lost)} tok/s lost"
+    told = f"{form.count(up)} tok/s up, {form.count(down)} tok/s down, {form.count(lost)} tok/s lost"
+    used, room = (figure(picture.state, f"landing.{name}") for name in ("used", "capacity"))
+    return told if room is None else f"{told}; landing {form.share(used, room)}"
 
 
 def _waits(picture: Picture) -> str:

@@ -212,6 +212,7 @@ COMPONENTS: dict[str, Schema] = {
             "requests": {"type": ["object", "null"]},
             "io": {"type": ["object", "null"]},
             "journal": {"type": ["object", "null"]},
+            "landing": {"type": ["object", "null"]},
             "tick": {"type": ["object", "null"]},
             "promotions": {"type": ["object", "null"]},
             "health": answer(

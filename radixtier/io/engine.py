@@ -6,10 +6,11 @@ only. Any thread may call `readv` and `writev`, also at the same time; `open` an
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radixtier.footprint import BLOCK
 
@@ -29,6 +30,8 @@ class Engine(ABC):
       part.
     - No two transfers overlap on a range while one of them writes: that, too, is the caller's part.
     - Data is durable only after `sync`.
+    - `read_device` is `readv` into memory of a GPU, where the engine can do that: buffers are arrays of bytes with
+      ``__cuda_array_interface__``, ``nbytes`` and slices. Whoever touched a buffer on a stream waits for that first.
     """
 
     @property
@@ -48,6 +51,10 @@ class Engine(ABC):
     @abstractmethod
     def readv(self, buffers: Buffers, offset: int) -> int:
         """Fill ``buffers`` in order from ``offset``; return the bytes read."""
+
+    def read_device(self, buffers: Sequence[Any], offset: int) -> int:
+        """Fill device buffers in order from ``offset``; return the bytes read. Raises `OSError` where it cannot."""
+        raise OSError(errno.EOPNOTSUPP, f"{self.name} does not read into GPU memory")
 
     @abstractmethod
     def writev(self, buffers: Buffers, offset: int) -> int:
@@ -69,8 +76,8 @@ class Moved(NamedTuple):
     error: str | None
 
 
-def transfer(move: Callable[[Buffers, int], int], buffers: Buffers, offset: int) -> Moved:
-    """Call ``engine.readv`` or ``engine.writev`` until all is moved, nothing moves any more, or it fails.
+def transfer(move: Callable[[Any, int], int], buffers: Sequence[Any], offset: int) -> Moved:
+    """Call ``engine.readv``, ``writev`` or ``read_device`` until all is moved, nothing moves any more, or it fails.
 
     A short count is continued at the last whole `BLOCK`, so that a direct transfer stays aligned; one that
     ends in the first block is no progress, hence an error. Never raises `OSError`.
@@ -103,7 +110,7 @@ def head(buffers: Buffers, nbytes: int) -> list[memoryview]:
     return kept
 
 
-def _skip(buffers: Buffers, nbytes: int) -> list[memoryview]:
+def _skip(buffers: Sequence[Any], nbytes: int) -> list[Any]:
     """Return what follows the first ``nbytes`` of ``buffers``."""
     for i, buffer in enumerate(buffers):
         if nbytes < buffer.nbytes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from radixtier.io.engine import Buffers, Engine
 
@@ -67,6 +68,10 @@ class FallbackEngine(Engine):
                 return count
             self._fall_back("it moved nothing")
         return move(self._second)
+
+    def read_device(self, buffers: Sequence[Any], offset: int) -> int:
+        """Read by the engine in use; what fails there goes through DRAM, and says nothing of other transfers."""
+        return self._engine.read_device(buffers, offset)
 
     def sync(self) -> None:
         engine = self._engine

@@ -26,10 +26,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 
 from radixtier.footprint import BLOCK
 from radixtier.io.engine import Buffers, Engine, head
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Op = Literal["read", "write", "sync"]
-Move = Callable[[Buffers, int], int]
+Move = Callable[[Any, int], int]
 Range = tuple[int, int]
 
 EVERYWHERE: Range = (0, 1 << 63)
@@ -320,10 +320,13 @@ class FaultEngine(Engine):
     def readv(self, buffers: Buffers, offset: int) -> int:
         return self._move("read", self._inner.readv, buffers, offset)
 
+    def read_device(self, buffers: Sequence[Any], offset: int) -> int:
+        return self._move("read", self._inner.read_device, buffers, offset)
+
     def writev(self, buffers: Buffers, offset: int) -> int:
         return self._move("write", self._inner.writev, buffers, offset)
 
-    def _move(self, op: Op, move: Move, buffers: Buffers, offset: int) -> int:
+    def _move(self, op: Op, move: Move, buffers: Sequence[Any], offset: int) -> int:
         span = (offset, offset + max(1, sum(b.nbytes for b in buffers)))
         with self._lock:
             self.calls[op] += 1

@@ -4,8 +4,8 @@ Owns a descriptor of its own for checks and `sync`, and KvikIO's handle of the s
 returns while the library may still touch one of its buffers. Nothing here is imported or started before the first
 `open`; what KvikIO keeps per process (threads, task size) is set once, under a lock. Threads: see `Engine`.
 
-Beside memoryviews a transfer takes device buffers, over GPUDirect Storage where that is active; the store has none
-yet. They are one-dimensional, contiguous arrays of bytes with
+Beside memoryviews a transfer takes device buffers, over GPUDirect Storage where that is active, else through memory of
+the library's own. They are one-dimensional, contiguous arrays of bytes with
 ``__cuda_array_interface__`` and ``nbytes``. KvikIO waits for the null stream only, so whoever fills or reads such a
 buffer on another stream synchronizes with it.
 """
@@ -20,7 +20,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,9 @@ class KvikioEngine(Engine):
     def readv(self, buffers: Buffers, offset: int) -> int:
         return _moved(self._file.pread, buffers, offset)
 
+    def read_device(self, buffers: Sequence[Any], offset: int) -> int:
+        return _moved(self._file.pread, buffers, offset)
+
     def writev(self, buffers: Buffers, offset: int) -> int:
         return _moved(self._file.pwrite, buffers, offset)
 
@@ -127,7 +130,26 @@ def load() -> Any:
     return kvikio
 
 
-def _moved(submit: Callable[..., Any], buffers: Buffers, offset: int) -> int:
+def register(buffer: Any) -> None:
+    """Have cuFile pin the memory of a device buffer once for all transfers; raises `OSError` where it does not."""
+    with _as_oserror("kvikio cannot register GPU memory"):
+        load()
+        import kvikio.buffer
+
+        kvikio.buffer.memory_register(buffer)
+
+
+def unregister(buffer: Any) -> None:
+    """Take :func:`register` back; never raises."""
+    try:
+        import kvikio.buffer
+
+        kvikio.buffer.memory_deregister(buffer)
+    except Exception as e:  # the process ends, and the driver with it
+        logger.warning("radixtier: kvikio could not give GPU memory back: %s", text_of(e))
+
+
+def _moved(submit: Callable[..., Any], buffers: Sequence[Any], offset: int) -> int:
     """Start a transfer per buffer, wait for all that started, return the bytes moved before the first gap."""
     arrays = [_array(buffer) for buffer in buffers]
     sizes = [int(buffer.nbytes) for buffer in buffers]

@@ -33,6 +33,37 @@ class Choice(NamedTuple):
     reason: str
 
 
+class _Known(NamedTuple):
+    make: Callable[[], Engine]
+    reason: str
+    no_device: str | None
+
+
+class EngineFactory:
+    """Makes the engines of a store: called with a directory, it returns one that is not open.
+
+    The first call for a directory tries what works there and logs one line; it raises as :func:`choose_engine`
+    does. Later calls, when a drive has come back, make the same kind again.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._known: dict[Path, _Known] = {}
+
+    def _look(self, directory: Path) -> _Known:
+        if directory not in self._known:
+            self._known[directory] = _Known(*_choose(self._name, directory))
+            logger.info("radixtier: %s", self._known[directory].reason)
+        return self._known[directory]
+
+    def __call__(self, directory: Path) -> Engine:
+        return self._look(directory).make()
+
+    def no_device(self, directory: Path) -> str | None:
+        """Return why the engine of a directory does not read into GPU memory, None if it does; raises likewise."""
+        return self._look(directory).no_device
+
+
 def choose_engine(name: str, directory: Path) -> Choice:
     """Return the engine that ``--radix-tier-io-engine name`` means in ``directory``, which must exist.
 
@@ -47,25 +78,22 @@ def choose_engine(name: str, directory: Path) -> Choice:
     OSError
         When the directory is not there, cannot be written, or does not answer.
     """
-    make, reason = _choose(name, directory)
+    make, reason, _ = _choose(name, directory)
     return Choice(make(), reason)
 
 
-def engine_factory(name: str) -> Callable[[Path], Engine]:
-    """Return what makes engines for a store: called with a directory, it returns one that is not open.
+def engine_factory(name: str) -> EngineFactory:
+    """Return what makes the engines that ``--radix-tier-io-engine name`` means."""
+    return EngineFactory(name)
 
-    The first call for a directory tries what works there and logs one line; it raises as :func:`choose_engine`
-    does. Later calls, when a drive has come back, make the same kind again.
-    """
-    known: dict[Path, Callable[[], Engine]] = {}
 
-    def engine_for(directory: Path) -> Engine:
-        if directory not in known:
-            known[directory], reason = _choose(name, directory)
-            logger.info("radixtier: %s", reason)
-        return known[directory]()
-
-    return engine_for
+def device_fault(name: str, directory: Path) -> str | None:
+    """Say why engine ``name`` cannot read into GPU memory in a directory; None if it can. Raises `OSError` likewise."""
+    if name == "posix":
+        return "posix does not read into GPU memory"
+    found = try_kvikio(directory)
+    fault = found.why_not or found.untested or found.no_device
+    return None if fault is None else f"KvikIO: {fault}"
 
 
 def kvikio_fault(directory: Path) -> tuple[str, str] | None:
@@ -88,8 +116,8 @@ def probe_report(directory: Path) -> dict[str, Any]:
         ``directory``; ``error``, why nothing could be tried (None if it could); ``posix_direct`` with ``ok`` and
         ``why``; ``kvikio`` with ``importable``, ``works`` and ``why``; ``gds`` with ``ok`` and ``why``; ``auto``,
         what would be taken and why; ``file_system``, its type; ``block_alignment`` in bytes, of the device where
-        the kernel tells, else of the file system. Each ``why`` is None where all is well. Texts, numbers and
-        booleans only.
+        the kernel tells, else of the file system; ``device``, whether KvikIO reads into GPU memory, with ``ok`` and
+        ``why``. Each ``why`` is None where all is well. Texts, numbers and booleans only.
     """
     report: dict[str, Any] = {
         "directory": str(directory),
@@ -99,6 +127,7 @@ def probe_report(directory: Path) -> dict[str, Any]:
         "posix_direct": {"ok": False, "why": "not tested"},
         "kvikio": {"importable": False, "works": False, "why": "not tested"},
         "gds": {"ok": False, "why": "not tested"},
+        "device": {"ok": False, "why": "not tested"},
         "auto": None,
     }
     try:
@@ -112,19 +141,20 @@ def probe_report(directory: Path) -> dict[str, Any]:
         "posix_direct": {"ok": posix.works, "why": posix.why_not or posix.untested},
         "kvikio": {"importable": kvikio.imports, "works": kvikio.works, "why": why},
         "gds": {"ok": kvikio.works and kvikio.no_gds is None, "why": why or kvikio.no_gds},
+        "device": {"ok": kvikio.works and kvikio.no_device is None, "why": why or kvikio.no_device},
         "auto": _law("auto", directory, posix, kvikio)[1],
     }
 
 
-def _choose(name: str, directory: Path) -> tuple[Callable[[], Engine], str]:
+def _choose(name: str, directory: Path) -> tuple[Callable[[], Engine], str, str | None]:
     if name not in ENGINES:
         raise ValueError(f"{FLAG} {name} is not an engine: use auto, posix or kvikio")
     posix = try_posix(directory)
     return _law(name, directory, posix, Verdict() if name == "posix" else try_kvikio(directory))
 
 
-def _law(name: str, directory: Path, posix: Verdict, kvikio: Verdict) -> tuple[Callable[[], Engine], str]:
-    """Return what makes the engine that was chosen, and why it was."""
+def _law(name: str, directory: Path, posix: Verdict, kvikio: Verdict) -> tuple[Callable[[], Engine], str, str | None]:
+    """Return what makes the engine that was chosen, why it was, and why it does not read into GPU memory."""
 
     def make_posix() -> Engine:
         return PosixEngine(direct=posix.why_not is None)
@@ -137,7 +167,7 @@ def _law(name: str, directory: Path, posix: Verdict, kvikio: Verdict) -> tuple[C
     gds = "GPUDirect Storage is active" if kvikio.no_gds is None else f"no GPUDirect Storage: {kvikio.no_gds}"
     if name == "kvikio" or (name == "auto" and kvikio.works and kvikio.no_gds is None):
         how = f"untested: {kvikio.untested}" if kvikio.untested else f"{_WORKED}; {gds}"
-        return make_kvikio, f"kvikio in {directory}, {how}"
+        return make_kvikio, f"kvikio in {directory}, {how}", kvikio.untested or kvikio.no_device
     if posix.why_not:
         how = f"buffered: O_DIRECT {posix.why_not}"
     else:
@@ -145,7 +175,7 @@ def _law(name: str, directory: Path, posix: Verdict, kvikio: Verdict) -> tuple[C
     reason = f"posix in {directory}, {how}"
     if name == "auto":
         reason += f"; not kvikio: {kvikio.why_not or kvikio.untested or gds}"
-    return make_posix, reason
+    return make_posix, reason, "posix does not read into GPU memory"
 
 
 def _fault(kvikio: Verdict, directory: Path) -> tuple[str, str] | None:

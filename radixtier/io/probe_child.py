@@ -40,9 +40,9 @@ def posix(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def kvikio(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield what KvikIO can do: be imported, write and read, use GPUDirect Storage; it ends with the first that fails.
+    """Yield what KvikIO can do: be imported, write and read, use GPUDirect Storage, read into GPU memory.
 
-    ``why_not`` and ``no_gds`` are None where all is well.
+    ``why_not``, ``no_gds`` and ``no_device`` are None where all is well; it ends where it cannot be imported or write.
     """
     from radixtier.io.kvikio import load, text_of
 
@@ -57,6 +57,8 @@ def kvikio(directory: Path) -> Iterator[dict[str, Any]]:
         why_not = _try_transfers(fd)
         yield {"why_not": why_not}
         if why_not is None:
+            # In this order: to ask for GPUDirect Storage changes how the library moves bytes.
+            yield {"no_device": _why_no_device(fd)}
             yield {"no_gds": _why_no_gds(library, fd)}
 
 
@@ -74,6 +76,29 @@ def _try_transfers(fd: int) -> str | None:
     except OSError as e:
         return e.strerror or str(e)
     return None if moved == (PROBE_BYTES, PROBE_BYTES) and out[:] == back[:] else "does not give back what was written"
+
+
+def _why_no_device(fd: int) -> str | None:
+    """Read into GPU memory what was written, and hold it against that; with or without GPUDirect Storage."""
+    from radixtier.io.device import DeviceBytes
+    from radixtier.io.kvikio import KvikioEngine, text_of
+
+    try:
+        memory = DeviceBytes(PROBE_BYTES)
+        memory.fill(0x5A)
+        engine = KvikioEngine()
+        engine.adopt(os.dup(fd))
+        moved = engine.read_device([memory], 0)
+        there = memory.tobytes()
+        engine.close()
+        memory.close()
+    except OSError as e:
+        return e.strerror or str(e)
+    except Exception as e:  # of three libraries and a driver
+        return text_of(e)
+    if moved != PROBE_BYTES:
+        return f"{moved} of {PROBE_BYTES} bytes arrived"
+    return None if there == os.pread(fd, PROBE_BYTES, 0) else "other bytes arrived than were written"
 
 
 def _why_no_gds(library: Any, fd: int) -> str | None:

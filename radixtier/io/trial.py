@@ -42,12 +42,15 @@ class Verdict(NamedTuple):
         Whether KvikIO can be imported.
     no_gds : str or None
         Why GPUDirect Storage is not active; None if it is. Of no meaning for posix.
+    no_device : str or None
+        Why nothing can be read into GPU memory, by GPUDirect Storage or without; None if it can. Likewise.
     """
 
     why_not: str | None = None
     untested: str | None = None
     imports: bool = False
     no_gds: str | None = "not tested"
+    no_device: str | None = "not tested"
 
     @property
     def works(self) -> bool:
@@ -82,6 +85,7 @@ def try_kvikio(directory: Path) -> Verdict:
         answer.get("why_not", trouble),
         imports=answer.get("imports", False),
         no_gds=answer.get("no_gds", trouble),
+        no_device=answer.get("no_device", trouble or answer.get("why_not")),
     )
 
 

@@ -152,6 +152,16 @@ LEVELS = (
         "DRAM gives these up first. Close to the use of DRAM: it adds little, HBM is as large as the working set.",
     ),
     _gauge(
+        "radixtier_landing_capacity_tokens", "tokens", at("landing.capacity"),
+        "Tokens that fit into the landing zone in GPU memory; missing where nothing goes straight to HBM.",
+        "Fixed at start.",
+    ),
+    _gauge(
+        "radixtier_landing_used_tokens", "tokens", at("landing.used"),
+        "Tokens that are on their way there, or wait there for their request.",
+        "Full for long: requests wait for room in HBM with their pages in the zone.",
+    ),
+    _gauge(
         "radixtier_pages", "pages", items("pages"),
         "Pages below HBM by state: `free`, `filling`, `dirty` (DRAM only), `clean` (DRAM and NVMe), `cold` (NVMe "
         "only), `lost` (nowhere).",
@@ -182,9 +192,19 @@ MOVES = (
     ),
     _counter(
         "radixtier_promoted_tokens_total", "tokens", items("promotions.by", "promoted", PAGE),
-        "Tokens that came up from NVMe to DRAM, by trigger: a request (`arrival`), a `hint`, an expected `return`, "
-        "`idle` time, a `probe` of the drive.",
+        "Tokens that came up from NVMe, to DRAM or straight to HBM, by trigger: a request (`arrival`), a `hint`, an "
+        "expected `return`, `idle` time, a `probe` of the drive.",
         "What came up ahead of requests should be used: see the two below.", "trigger",
+    ),
+    _counter(
+        "radixtier_landed_tokens_total", "tokens", at("counters.landed", PAGE),
+        "Of these, tokens that went straight to HBM, without a frame of DRAM.",
+        "None though direct reads are on: what returns is short or shared. The law is in `docs/policies.md`.",
+    ),
+    _counter(
+        "radixtier_landing_missed_tokens_total", "tokens", of(("failed", "full"), "counters.landing_{}", PAGE),
+        "Tokens that were to go straight to HBM and came through DRAM: a read `failed`, or the zone was `full`.",
+        "`failed`: see `radixtier doctor`. Much of `full`: a larger --radix-tier-landing-size helps.", "reason",
     ),
     _counter(
         "radixtier_ahead_used_tokens_total", "tokens", items("promotions.by", "used", PAGE),

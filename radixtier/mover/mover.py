@@ -33,7 +33,7 @@ from radixtier.mover.writebehind import WriteBehind
 from radixtier.policy.admission import Admission, AdmitAll
 from radixtier.policy.bandwidth import ReadRate
 from radixtier.store.store import PageStore
-from radixtier.tree.residency import COPY, DOOMED, HBM, NO_PAGES, NONE, Flags, Pages, ResidencyTable, State
+from radixtier.tree.residency import COPY, DOOMED, HBM, NO_PAGES, NONE, Flags, Pages, ResidencyTable, State, Sums
 from radixtier.tree.tiertree import TierTree, Warmth
 from radixtier.tree.writequeue import Piece
 
@@ -287,13 +287,18 @@ class Mover:
     # ---- restart ------------------------------------------------------------------------------------
 
     def restore(
-        self, stretch: Stretch, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64], parent: int | None
+        self,
+        stretch: Stretch,
+        slots: npt.NDArray[np.int64],
+        checksums: Sums,
+        parent: int | None,
+        weighted: Sums | None = None,
     ) -> Pages | None:
         """Take over pages that an earlier run stored, as ``COLD`` handles of a run behind the page ``parent``.
 
         Returns None, with the slots freed, when handles are short.
         """
-        pages = self.table.adopt(slots, checksums, stretch.keys)
+        pages = self.table.adopt(slots, checksums, stretch.keys, weighted)
         if pages is None:
             self._free_slots(slots)
             return None
@@ -301,10 +306,13 @@ class Mover:
         self.stats.restored += len(pages)
         return pages
 
-    def restore_again(self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]) -> None:
+    def restore_again(
+        self, pages: Pages, slots: npt.NDArray[np.int64], checksums: Sums, weighted: Sums | None = None
+    ) -> None:
         """Of pages that were computed again before their turn came: spare them the write if it has not begun."""
         dirty = (self.table.state[pages] == State.DIRTY) & (self.table.flight[pages] == 0)
-        self.table.adopt_slots(pages[dirty], slots[dirty], checksums[dirty])
+        weighted = None if weighted is None else weighted[dirty]
+        self.table.adopt_slots(pages[dirty], slots[dirty], checksums[dirty], weighted)
         self._free_slots(slots[~dirty])
 
     def _tell_heat(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ from enum import Enum
 
 import numpy as np
 
-from radixtier.tree.residency import DOOMED, Pages, ResidencyTable, State
+from radixtier.tree.residency import DOOMED, NO_PAGES, Pages, ResidencyTable, State
 
 
 class Trigger(Enum):
@@ -38,6 +38,8 @@ class Promotion:
     done: bool = False
     whole: bool = False
     """Every page is in DRAM and stays there until the promotion is dropped."""
+    straight: Pages = field(default_factory=lambda: NO_PAGES)
+    """Those that go straight to HBM, through landing frames."""
     tags: set[int] = field(default_factory=set)
     over: Callable[[float], None] | None = None
     """Is told how many seconds the first read took; infinity where there was none, or it failed."""
@@ -62,7 +64,7 @@ class Promotion:
             state = table.state[self.pages]
             lost = np.flatnonzero((state == State.LOST) | (table.flight[self.pages] & DOOMED != 0))
             state = state[: lost[0]] if len(lost) else state
-            # Held pages do not leave DRAM again, so once ready is ready for good.
+            # Held pages leave neither DRAM nor the landing zone again, so once ready is ready for good.
             self.done = self.held and not (state == State.COLD).any()
             self.whole = self.done and len(state) == len(self.pages)
         return self.done

@@ -7,7 +7,8 @@ Owns the promotions, their holds and their reads. The laws:
   two looks), so that a request that moves to the front does not queue behind the others' pages;
 - a read ahead of any request starts only when none of those is on its way or waiting, gives way to those in the
   drives' queues, and takes only free frames or those of pages that are less warm than what it brings, and never the
-  last :data:`SPARE_SHARE`.
+  last :data:`SPARE_SHARE`;
+- what a request waits for may go straight to HBM (:mod:`radixtier.mover.landings`), what nobody waits for never does.
 
 Scheduler thread only.
 """
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from radixtier.mover.jobs import Jobs
+from radixtier.mover.landings import Landings
 from radixtier.mover.promotion import Promotion, Trigger
 from radixtier.mover.stats import MoverStats
 from radixtier.policy.bandwidth import ReadRate
@@ -60,6 +62,8 @@ class _Reading(NamedTuple):
     nbytes: int
     ahead: int
     """Bytes of reads that were on their way when it began."""
+    rate: ReadRate
+    """Of its way."""
 
 
 class _Brought(NamedTuple):
@@ -72,7 +76,7 @@ MakeRoom = Callable[[int, Warmth | None], bool]
 
 
 class Promotions:
-    """All reads from NVMe to DRAM."""
+    """All reads from NVMe, to DRAM and to the landing zone."""
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class Promotions:
         self._make_room = make_room
         self._free_slots = free_slots
         self._clock = clock
+        self.landings = Landings(tree, stats, rate, page_bytes=self._page_bytes, clock=clock)
         self.job_pages = max(1, READ_JOB_BYTES // self._page_bytes)
         """Pages that arrive together: a request whose deadline passes takes the jobs that are over."""
         table = self._table
@@ -138,6 +143,7 @@ class Promotions:
         """
         pages = pages[: self.hold_limit]
         promotion = Promotion(pages, pages[self._table.is_cold(pages)], Trigger.ARRIVAL, rank)
+        promotion.straight = self.landings.choose(pages)
         self._demanded.append(promotion)
         self.pump()
         return promotion
@@ -261,7 +267,7 @@ class Promotions:
             if not jobs:
                 continue
             oldest = next(iter(jobs.values()))
-            self._rate.overdue(oldest.nbytes, now - oldest.began, oldest.ahead)
+            oldest.rate.overdue(oldest.nbytes, now - oldest.began, oldest.ahead)
 
     def _allowed_bytes(self) -> float:
         seconds = max(AHEAD_S, 2 * self.between_looks)
@@ -302,12 +308,22 @@ class Promotions:
                 full = True
                 continue
             while underway < allowed and not self._closed and len(pages := self._next(promotion.pages)):
-                self._make_room(len(pages), None)
-                if not table.free_frames:
+                n, landing = self._place(promotion, pages)
+                if not n:
                     return
-                pages = pages[: table.free_frames]
-                self._read(promotion, pages, Priority.DEMANDED)
+                pages = pages[:n]
+                self._read(promotion, pages, Priority.DEMANDED, landing)
                 underway += len(pages) * self._page_bytes
+
+    def _place(self, promotion: Promotion, pages: Pages) -> tuple[int, bool]:
+        """Return how many leading pages find a place, 0 for none, and whether that is in the landing zone."""
+        n, landing = self.landings.leading(promotion, pages)
+        if landing:
+            return n, True
+        self._make_room(n, None)
+        if self._table.free_frames:
+            return min(n, self._table.free_frames), False
+        return self.landings.stopgap(pages[:n]), True
 
     def _hold(self, promotion: Promotion) -> bool:
         table = self._table
@@ -350,12 +366,13 @@ class Promotions:
             self._make_room(wanted, warmth)
         return min(len(pages), self.spare_frames)
 
-    def _read(self, promotion: Promotion, pages: Pages, priority: Priority) -> None:
+    def _read(self, promotion: Promotion, pages: Pages, priority: Priority, landing: bool = False) -> None:
         table, store = self._table, self._jobs.store
         assert store is not None
-        table.begin_read(pages)
+        table.begin_read(pages, landing)
         before = self._underway + (self._reading_ahead if priority is Priority.SPECULATIVE else 0)
-        job = _Reading(self._clock(), len(pages) * self._page_bytes, before)
+        rate = self.landings.rate if landing else self._rate
+        job = _Reading(self._clock(), len(pages) * self._page_bytes, before, rate)
         tag = self._jobs.start(partial(self._commit, promotion, pages, priority, job))
         promotion.tags.add(tag)
         (self._reading if priority is Priority.DEMANDED else self._began_ahead)[tag] = job
@@ -363,7 +380,7 @@ class Promotions:
             table.frame[pages].astype(np.int64),
             table.slot[pages].astype(np.int64),
             table.key[pages, 0],
-            table.checksum[pages],
+            (table.weighted if landing else table.checksum)[pages],
             tag,
             priority,
         )
@@ -373,10 +390,14 @@ class Promotions:
         promotion.tags.discard(job.tag)
         del (self._reading if priority is Priority.DEMANDED else self._began_ahead)[job.tag]
         promotion.tell(job.queue_seconds + job.service_seconds if job.ok.all() else math.inf)
-        cancelled = np.full(len(pages), job.cancelled) & ~job.corrupt & ~job.ok
+        landed = begun.rate is self.landings.rate
+        if landed:
+            self.landings.ended(promotion, pages, job)
+        # What failed on the way straight up may still come through DRAM.
+        cancelled = np.full(len(pages), job.cancelled or landed) & ~job.corrupt & ~job.ok
         failed = int((~job.ok & ~cancelled).sum())
-        if not job.cancelled and not failed:
-            self._rate.observe(job.nbytes, job.queue_seconds, job.service_seconds, begun.ahead)
+        if job.ok.all():
+            begun.rate.observe(job.nbytes, job.queue_seconds, job.service_seconds, begun.ahead)
         self._free_slots(self._table.end_read(pages, job.ok, cancelled))
         self._stats.promoted += int(job.ok.sum())
         self._stats.promoted_by[promotion.trigger.value] += int(job.ok.sum())
@@ -388,12 +409,13 @@ class Promotions:
                 "radixtier: %d pages on NVMe are not usable (%s) and will be recomputed; %d since the start",
                 failed, job.error or "wrong checksum", self._stats.read_failures,
             )  # fmt: skip
-        self._tree.note(pages[job.ok], "came up to DRAM", promotion.trigger.value)
+        came = "came up to the landing zone" if landed else "came up to DRAM"
+        self._tree.note(pages[job.ok], came, promotion.trigger.value)
         if failed:
             lost = pages[~job.ok & ~cancelled]
             self._tree.note(lost, "lost", "could not be read from NVMe")
             self._tree.gave_up(lost, "could not be read from NVMe")
-        for run, n in self._by_run(pages[job.ok]):
+        for run, n in [] if landed else self._by_run(pages[job.ok]):
             self._tree.enter(run)
             if priority is Priority.SPECULATIVE:
                 before = self._brought.get(run, _Brought(promotion.trigger, 0))

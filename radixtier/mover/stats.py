@@ -20,6 +20,12 @@ class MoverStats:
     promoted: int = 0
     promoted_by: Counter[str] = field(default_factory=Counter)
     """The same, by trigger."""
+    landed: int = 0
+    """Of those, the ones that went straight to HBM, through the landing zone."""
+    landing_failed: int = 0
+    """Could not be read straight to HBM, and were left to come through DRAM."""
+    landing_full: int = 0
+    """Were to go straight to HBM and came through DRAM, since the landing zone was full by then."""
     in_time: int = 0
     """Promoted for a request and up when it was admitted."""
     late: int = 0

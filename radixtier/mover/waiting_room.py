@@ -220,10 +220,16 @@ class WaitingRoom:
             frames=int((cold < mover.promotions.hold_limit).sum()),
             queued_bytes=0 if underway else mover.promotions.demanded_bytes,
             waiting=underway,
+            straight=np.isin(pages[cold], self._straight(waiting, pages, underway)),
         )
         if self._law == BY_COST:
-            return plan(ask, self._prefill.cost, mover.rate, self._copies)
+            return plan(ask, self._prefill.cost, mover.rate, self._copies, mover.promotions.landings.rate)
         return Plan(ask.frames, LONGEST_S, LONGEST_S, Why.WORTH_IT if ask.frames == len(cold) else Why.NO_FRAMES)
+
+    def _straight(self, waiting: Waiting, pages: Pages, underway: bool) -> Pages:
+        if underway and waiting.promotion is not None:
+            return waiting.promotion.straight
+        return self._mover.promotions.landings.choose(pages)
 
     def _deadline(self, waiting: Waiting, waited_s: float) -> float:
         """Seconds that a request may wait in all; what was learnt of the drive meanwhile only ever shortens it."""

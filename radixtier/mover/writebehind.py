@@ -157,7 +157,7 @@ class WriteBehind:
     def _commit(self, pieces: list[Piece], pages: Pages, job: JobDone) -> None:
         table = self._table
         self._writing -= len(pages)
-        freed = table.end_write(pages, job.ok, job.checksums)
+        freed = table.end_write(pages, job.ok, job.checksums, job.weighted)
         alive = table.flight[pages] & DOOMED == 0
         stored = job.ok & alive & (table.state[pages] == State.CLEAN)
         failed = ~job.ok & alive & (table.state[pages] == State.DIRTY)
@@ -189,7 +189,8 @@ class WriteBehind:
         for part in piece.where(stored):
             if part.stretch is not None:
                 slots = table.slot[part.pages].astype("i8")
-                store.record(part.stretch, slots, table.checksum[part.pages], time.time())
+                weighted = table.weighted[part.pages] if table.n_landing else None
+                store.record(part.stretch, slots, table.checksum[part.pages], time.time(), weighted)
 
     def _note_failure(self, n: int, job: JobDone) -> None:
         now = self._clock()

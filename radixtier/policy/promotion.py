@@ -82,6 +82,8 @@ class Ask:
     """Bytes of demanded reads ahead of this request's."""
     waiting: bool = False
     """It waits already: to break off takes a loss, not only little to gain."""
+    straight: npt.NDArray[np.bool_] | None = None
+    """Which of ``cold`` go straight to HBM; None for none."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,11 @@ class Plan:
         return replace(later, deadline_s=min(self.deadline_s, waited_s + later.deadline_s))
 
 
-def plan(ask: Ask, prefill: PrefillCost, read: ReadRate, copy: CopyRate) -> Plan:
-    """Find the split and the deadline; O(cold pages), no I/O."""
+def plan(ask: Ask, prefill: PrefillCost, read: ReadRate, copy: CopyRate, direct: ReadRate | None = None) -> Plan:
+    """Find the split and the deadline; O(cold pages), no I/O.
+
+    ``read`` is what reads to DRAM were seen to do, ``direct`` those straight to HBM, which no copy follows.
+    """
     cold = np.asarray(ask.cold, np.int64)
     if not len(cold):
         return Plan(0, 0.0, 0.0, Why.NOTHING_COLD)
@@ -116,9 +121,15 @@ def plan(ask: Ask, prefill: PrefillCost, read: ReadRate, copy: CopyRate) -> Plan
     loaded = np.append(cold, ask.pages)[: most + 1].astype(np.float64)
     reached = np.minimum(ask.hbm_tokens + loaded * ask.page_tokens, max(0, ask.prompt_tokens - 1))
     recompute = prefill.seconds(np.full_like(reached, reached[0]), reached)
-    copies = copy.seconds(loaded * ask.page_bytes)
+    landing = np.zeros(most) if ask.straight is None or direct is None else ask.straight[:most].astype(np.float64)
+    landed = np.append(0.0, landing.cumsum())
+    copies = copy.seconds((loaded - landed) * ask.page_bytes)
     saved = recompute - (copies - copies[0])
-    wait = read.seconds(np.arange(most + 1, dtype=np.float64) * ask.page_bytes, float(max(0, ask.queued_bytes)))
+    through = np.arange(most + 1, dtype=np.float64) - landed
+    wait = read.seconds(through * ask.page_bytes, float(max(0, ask.queued_bytes)))
+    if direct is not None and landed[-1]:
+        # One drive does both, one after the other.
+        wait = wait + np.where(landed > 0, direct.seconds(landed * ask.page_bytes), 0.0)
     hedged = wait if ask.waiting else HEDGE * wait
     gain = np.where(wait <= LONGEST_S, saved - hedged, -np.inf)
     gain[0] = 0.0

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from radixtier.config import RadixTierConfig, ResolvedSizes
 from radixtier.io.frames import FrameBuffer
+from radixtier.io.landing import LandingZone
 from radixtier.io.live_faults import with_faults
-from radixtier.io.probe import engine_factory
+from radixtier.io.probe import EngineFactory, engine_factory
 from radixtier.policy.admission import Admission, make_admission
 from radixtier.policy.write_budget import Budgeted, WriteBudget
+from radixtier.sglang.direct import landing_frames
 from radixtier.sglang.identity import PageShape, store_identity
 from radixtier.sglang.resolution import sizes_of
 from radixtier.store.store import PageStore
@@ -51,10 +53,14 @@ def create_cache(ctx: Any) -> Any:
     sizes = sizes_of(ctx.server_args)
     rank, ranks = ctx.tp_rank, sizes.ranks
     cleared = _barrier(ctx.params.tp_cache_group) if ranks > 1 else None
+    engines = engine_factory(config.io_engine)
     tiers = Tiers(
         n_frames=lambda page_bytes: _same(sizes, page_bytes).dram_pages,
         n_slots=sizes.nvme_slots,
-        open_store=partial(open_store, config, sizes, ctx.server_args, rank, cleared),
+        open_store=partial(open_store, config, sizes, ctx.server_args, rank, cleared, engines),
+        n_landing=lambda page_bytes, device: landing_frames(
+            config, page_bytes, sizes.page_size, device, engines, ranks=ranks
+        ),
         scrub_rate=config.scrub.amount // ranks,
         eviction=config.eviction,
         admission=partial(_admission, config, ranks),
@@ -123,10 +129,13 @@ def open_store(
     server_args: Any,
     rank: int,
     cleared: Callable[[], None] | None,
+    engines: EngineFactory,
     frames: FrameBuffer,
     shape: PageShape,
     n_slots: int,
     wake: Callable[[], None],
+    *,
+    landing: LandingZone | None = None,
 ) -> PageStore:
     """Open this rank's part of the NVMe tier in the configured directories; the ranks meet in ``cleared``."""
     directories = [Path(path) for path in config.nvme_path]
@@ -136,12 +145,13 @@ def open_store(
         frames,
         page_tokens=shape.page_size,
         identity=store_identity(server_args, shape, rank, sizes.ranks),
-        engine=with_faults(engine_factory(config.io_engine), os.environ),
+        engine=with_faults(engines, os.environ),
         rank=rank,
         ranks=sizes.ranks,
         min_free_bytes=config.nvme_min_free.amount,
         keep_others=config.nvme_others == "keep",
         cleared=cleared or (lambda: None),
+        landing=landing,
         wake=wake,
     )
 

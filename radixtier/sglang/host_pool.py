@@ -6,7 +6,8 @@ are physical. Scheduler thread only.
 
 A transfer takes its leases in :meth:`LogicalPoolMixin.prepare_transfer_indices`, under the layout lease that the
 transfer engine opens around every submission, and gives them back when the scheduler reaps the acknowledgement
-(:meth:`LayoutDomain.finish`), never earlier: so a frame is not reused while a stream still reads or fills it.
+(:meth:`LayoutDomain.finish`), never earlier: so a frame is not reused while a stream still reads or fills it. Pages in
+landing frames are split off there, and scattered beside the stock copies of the rest, layer by layer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
 from radixtier.ranks import Agreement, Alone
-from radixtier.tree.residency import NONE, Pages
+from radixtier.sglang.landing import Landed, Landing
+from radixtier.tree.residency import NONE, Flags, Pages, Slots
 
 
 class LayoutDomain:
@@ -99,6 +101,8 @@ class LogicalPoolMixin:
     """
 
     shared_allocation_domain: LayoutDomain
+    landing: Landing | None = None
+    """Where pages lie that came straight from NVMe; None where none do."""
 
     def __init__(self, *args: Any, mover: Mover, ranks: Alone | Agreement, **kwargs: Any) -> None:
         # The stock constructor clears the pool, and with it the mover.
@@ -168,6 +172,30 @@ class LogicalPoolMixin:
         frames = self.mover.table.frame[pages]
         assert (frames != NONE).all(), "transfer of a page that is not in DRAM"
         self.shared_allocation_domain.lease(pages)
+        if self.landing is not None and (landed := self.mover.table.landed(pages)).any():
+            return self._split(frames, landed, device_indices, io_backend)
+        return self._placed(frames, device_indices, io_backend)
+
+    def _split(
+        self, frames: Slots, landed: Flags, device_indices: torch.Tensor, io_backend: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Have the stock copies move what is in DRAM; the rest goes along, for :meth:`load_to_device_per_layer`."""
+
+        def rows(some: Flags) -> torch.Tensor:
+            at = self.tokens_of(np.flatnonzero(some))
+            return device_indices.index_select(0, _upload(at, device_indices))
+
+        device = self.device_planes()[0][0]
+        first = self.mover.table.n_frames
+        places = torch.from_numpy(frames[landed].astype(np.int64) - first)
+        straight = Landed(_upload(places, device), _upload(rows(landed), device))
+        physical, rest = self._placed(frames[~landed], rows(~landed), io_backend)
+        physical.radixtier_landed = straight  # type: ignore[attr-defined]
+        return physical, rest
+
+    def _placed(
+        self, frames: Slots, device_indices: torch.Tensor, io_backend: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         physical = self.tokens_of(frames)
         if io_backend == "kernel":
             return _upload(physical, device_indices), device_indices
@@ -177,6 +205,33 @@ class LogicalPoolMixin:
             physical, order = physical.sort()
             device_indices = device_indices.index_select(0, order)
         return physical, device_indices
+
+    def load_to_device_per_layer_physical(
+        self,
+        device_pool: Any,
+        host_indices: torch.Tensor,
+        device_indices: torch.Tensor,
+        layer_id: int,
+        io_backend: str,
+        *,
+        is_draft: bool = False,
+    ) -> None:
+        """Copy one layer to HBM, on the load stream: from DRAM as stock does, and from the landing zone."""
+        pool: Any = self
+        landed = getattr(host_indices, "radixtier_landed", None)
+        if landed is None or len(host_indices):
+            pool.load_to_device_per_layer(
+                device_pool, host_indices, device_indices, layer_id, io_backend, is_draft=is_draft
+            )
+        planes = self.device_planes()
+        if landed is not None and self.landing is not None and 0 <= layer_id < len(planes[0]):
+            for plane, layers in enumerate(planes):
+                self.landing.scatter(landed, plane, layer_id, layers[layer_id])
+
+    def device_planes(self) -> tuple[Sequence[torch.Tensor], ...]:
+        """Return the layers of each plane of the KV pool in HBM, ``[rows, ...]`` each: of K, then of V."""
+        pool: Any = self
+        return pool.device_k_buffers, pool.device_v_buffers
 
     def backup_from_device_all_layer_physical(
         self, device_pool: Any, host_indices: torch.Tensor, device_indices: torch.Tensor, io_backend: str
@@ -265,8 +320,10 @@ def frame_parts(planes: Sequence[torch.Tensor], layout: str, page_size: int) -> 
 
 def _upload(physical: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Copy indices to the device without a pageable copy, which could block behind the running forward."""
-    if like.device.type == "cpu":
+    if like.device.type == "cpu" or physical.device == like.device:
         return physical
+    if not len(physical):
+        return physical.to(like.device)
     pinned = physical.pin_memory()
     uploaded = pinned.to(like.device, non_blocking=True)
     uploaded.radixtier_cpu = pinned  # type: ignore[attr-defined]
@@ -288,3 +345,7 @@ class RadixTierMLAHostPool(LogicalPoolMixin, MLATokenToKVPoolHost):
     def planes(self) -> Sequence[torch.Tensor]:
         """The one buffer."""
         return (self.kv_buffer,)
+
+    def device_planes(self) -> tuple[Sequence[torch.Tensor], ...]:
+        """The layers of the one."""
+        return (self.device_kv_buffers,)

@@ -34,6 +34,13 @@ class PageShape(NamedTuple):
     attention: str = "mha"
 
     @property
+    def planes(self) -> tuple[int, ...]:
+        """Parts of a page (K and V, or the one of latents), and of each: layers, tokens, rows and their elements."""
+        if self.attention == "mla":
+            return 1, self.layers, self.page_size, 1, self.head_dim + self.v_head_dim
+        return 2, self.layers, self.page_size, self.kv_heads, self.head_dim
+
+    @property
     def nbytes(self) -> int:
         """Bytes of a page."""
         elements = self.page_size * self.layers * self.kv_heads * (self.head_dim + self.v_head_dim)

@@ -207,6 +207,15 @@ def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: 
     hbm_bytes = (sizes.hbm_pages or 0) * sizes.page_bytes
     dram_bytes = sizes.dram_bytes * ranks
     found = config.check_disk(sizes.nvme_bytes * ranks)
+    size = config.landing_size
+    landing = 0
+    if config.direct == "on":
+        landing = size.amount * sizes.bytes_per_token if size.unit is Unit.TOKENS else size.amount // ranks
+        if landing < sizes.slot_bytes:
+            why = f"less than one page of {sizes.page_size} tokens, {format_bytes(sizes.slot_bytes * ranks)}"
+            found.append(config.problem("landing_size", why, "Give it room for the longest path that is read at once"))
+    if view.device == "cpu" and landing and not found:
+        found += config.check_ram("landing_size", dram_bytes + landing * ranks, machine)
     if view.device == "cpu":
         alone = config.check_ram("hbm_size", hbm_bytes * ranks, machine)
         return found + (alone or config.check_ram("dram_size", hbm_bytes * ranks + dram_bytes, machine))
@@ -216,6 +225,9 @@ def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: 
         share = f"the {format_bytes(hbm_bytes)} for each of {ranks} GPUs are " if ranks > 1 else ""
         why = f"{share}more than the {format_bytes(capacity)} that {'one' if ranks > 1 else 'the GPU'} has"
         found.append(config.problem("hbm_size", why, "Ask for less; the weights need room as well"))
+    elif capacity is not None and hbm_bytes + landing > capacity:
+        why = f"with the KV pool more than the {format_bytes(capacity)} that the GPU has"
+        found.append(config.problem("landing_size", why, "Ask for less, or set --radix-tier-direct off"))
     return found
 
 

@@ -11,7 +11,6 @@ from array import array
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
@@ -61,10 +60,12 @@ class Inserter:
             mover.store.free(slots)  # Nothing to hang from.
             return
         if there:
-            self._meet(node, slots[:there], stored.checksums[:there])
+            self._meet(node, stored, there)
         if there == len(stretch):
             return
-        pages = mover.restore(stretch.part(there, len(stretch)), slots[there:], stored.checksums[there:], last)
+        weighted = None if stored.weighted is None else stored.weighted[there:]
+        rest = stretch.part(there, len(stretch))
+        pages = mover.restore(rest, slots[there:], stored.checksums[there:], last, weighted)
         if pages is None:
             return
         hashes = self._hashes(key, matched // page_size)
@@ -74,9 +75,10 @@ class Inserter:
             logger.error("radixtier: SGLang did not take %d restored pages", len(pages))
             mover.free(pages if result.host_insert_dropped else pages[: result.prefix_len // page_size])
 
-    def _meet(self, node: int, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]) -> None:
-        """The last pages up to ``node`` are there already: keep one copy of each."""
-        pages = self._cache.last_pages(node, len(slots))
-        known = len(pages)
-        self._mover.store.free(slots[: len(slots) - known])
-        self._mover.restore_again(pages, slots[len(slots) - known :], checksums[len(slots) - known :])
+    def _meet(self, node: int, stored: Stored, there: int) -> None:
+        """The first pages of a row are the last up to ``node``, and there already: keep one copy of each."""
+        pages = self._cache.last_pages(node, there)
+        gone = there - len(pages)
+        self._mover.store.free(stored.slots[:gone])
+        weighted = None if stored.weighted is None else stored.weighted[gone:there]
+        self._mover.restore_again(pages, stored.slots[gone:there], stored.checksums[gone:there], weighted)

@@ -18,7 +18,7 @@ import numpy as np
 
 from radixtier.identity import Space, Stretch, Tokens, namespace_seed
 from radixtier.ranks import Agreement, Completion, Completions, Words
-from radixtier.ranks.completions import FAILED, OK
+from radixtier.ranks.completions import CANCELLED, FAILED, OK
 from radixtier.sglang.restore import FIRST_S
 from radixtier.sglang.restore_insert import Inserter
 from radixtier.store.finder import Finder, Found
@@ -42,6 +42,9 @@ WAIT_S = 0.02
 """Until the first rank looks again for rows, before there are requests."""
 
 END = b"end"
+
+UNSUMMED = CANCELLED
+"""Of a page: it is there, and its weighted sum is not known."""
 
 
 class _Row(NamedTuple):
@@ -87,6 +90,7 @@ class RankedRestoration:
         self._ranks = ranks
         self._store = cache.mover.store
         self._stats = cache.mover.stats
+        self._sums = cache.mover.table.n_landing > 0
         self._page_size: int = cache.page_size
         self._inserter = Inserter(cache)
         self._words = Words(first=ranks.rank == 0)
@@ -127,8 +131,7 @@ class RankedRestoration:
         for message in self._words.hear():
             self._hear(message)
         for found in self._finder.take() if self._finder is not None else ():
-            codes = np.where(found.there, OK, FAILED).astype(np.int8)
-            self._jobs.end(found.number, codes, (0.0, 0.0), found)
+            self._answer(found)
         self._answered.update((each.tag, each) for each in self._jobs.take())
         while self._next in self._answered:
             self._put_back(self._rows.pop(self._next), self._answered.pop(self._next))
@@ -232,14 +235,20 @@ class RankedRestoration:
         self._jobs.begin(number, len(stretch), 0)
         if mine is not None:
             there = np.ones(len(stretch), np.bool_)
-            found = Found(number, there, mine.slots, mine.checksums)
-            self._jobs.end(number, np.full(len(stretch), OK, np.int8), (0.0, 0.0), found)
+            weighted = np.zeros(len(stretch), np.uint64) if mine.weighted is None else mine.weighted
+            self._answer(Found(number, there, mine.slots, mine.checksums, weighted))
         elif self._finder is not None:
             self._finder.find(number, stretch.keys)
 
+    def _answer(self, found: Found) -> None:
+        # A page whose weighted sum one rank does not know goes through DRAM on all.
+        codes = np.where(found.weighted != 0, OK, UNSUMMED) if self._sums else np.full(len(found.there), OK)
+        codes[~found.there] = FAILED
+        self._jobs.end(found.number, codes.astype(np.int8), (0.0, 0.0), found)
+
     def _put_back(self, row: _Row, answer: Completion) -> None:
         found: Found = answer.local
-        bad = np.flatnonzero(answer.codes != OK)
+        bad = np.flatnonzero(answer.codes == FAILED)
         n = int(bad[0]) if len(bad) else len(row.stretch)
         if self._cancelled or row.path is None:
             n = 0
@@ -247,7 +256,8 @@ class RankedRestoration:
         self._store.free(rest[rest >= 0])
         if n and row.path is not None:
             stretch = row.stretch.part(0, n)
-            self._inserter.insert(Stored(stretch, found.slots[:n], found.checksums[:n], 0.0, row.path))
+            weighted = np.where(answer.codes == OK, found.weighted, 0)[:n].astype(np.uint64)
+            self._inserter.insert(Stored(stretch, found.slots[:n], found.checksums[:n], 0.0, row.path, weighted))
 
     def _touch_some(self) -> bool:
         """Put the tree's order of last uses right, coldest path first; False once that is done."""

@@ -26,12 +26,12 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.runtime_context import get_memory
 
 from radixtier.control import Address
-from radixtier.io.frames import FrameBuffer
 from radixtier.mover import Mover
 from radixtier.policy.admission import Admission, AdmitAll
 from radixtier.ranks import AgreedStore, Agreement, Alone
 from radixtier.sglang.host_pool import LogicalPoolMixin
 from radixtier.sglang.identity import PageShape
+from radixtier.sglang.landing import Landing, make_landing
 from radixtier.sglang.pools import build_host_pool, page_shape
 from radixtier.sglang.ranks import make_ranks
 from radixtier.store.store import PageStore
@@ -40,8 +40,9 @@ from radixtier.tree.tiertree import TierTree
 
 logger = logging.getLogger(__name__)
 
-OpenStore = Callable[[FrameBuffer, PageShape, int, Callable[[], None]], PageStore]
-"""Given the frames, the shape of a page, the number of slots, and what to call when I/O ends, opens the NVMe tier."""
+OpenStore = Callable[..., PageStore]
+"""Given the frames, the shape of a page, the number of slots, and what to call when I/O ends, opens the NVMe tier;
+where pages may go straight to HBM, it is given the landing zone as ``landing`` as well."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Tiers:
         How many pages NVMe holds; 0 for a DRAM-only tier.
     open_store
         Opens the store once the pool is there; not called for a DRAM-only tier.
+    n_landing
+        Given the bytes of one page and the kind of device, how many landing frames there are.
     scrub_rate
         Bytes per second that are read in the background to find pages that went bad; 0 for none.
     eviction
@@ -69,6 +72,7 @@ class Tiers:
     n_frames: Callable[[int], int]
     n_slots: int
     open_store: OpenStore
+    n_landing: Callable[[int, str], int] = lambda page_bytes, device: 0
     scrub_rate: int = 0
     eviction: str = "lru"
     admission: Callable[[int], Admission] = lambda _: AdmitAll()
@@ -135,7 +139,8 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int, ranks: Alone | Agree
     shape = page_shape(kvcache, page_size, get_memory().hicache_mem_layout)
     assert shape is not None
     n_frames, n_slots = tiers.n_frames(shape.nbytes), tiers.n_slots
-    table = ResidencyTable(n_frames + n_slots, n_frames)
+    landing = _build_landing(tiers, kvcache, shape, ranks) if n_slots else None
+    table = ResidencyTable(n_frames + n_slots, n_frames, 0 if landing is None else landing.zone.n_frames)
     tree = TierTree(table, tiers.eviction, ranks.now)
     mover = Mover(
         table, tree, None, page_bytes=shape.nbytes, admission=tiers.admission(n_slots), scrub_rate=tiers.scrub_rate,
@@ -145,14 +150,27 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int, ranks: Alone | Agree
     # does not have.
     with host_memory_budget_scope(n_frames * shape.nbytes):
         pool = build_host_pool(kvcache, shape, n_frames, mover, ranks)
+    pool.landing = landing
     if n_slots:
-        store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set)
+        zone = {} if landing is None else {"landing": landing.zone}
+        store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set, **zone)
         mover.store = cast(PageStore, AgreedStore(store, ranks)) if isinstance(ranks, Agreement) else store
     logger.info(
         "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
         n_frames, page_size, shape.nbytes / 1024, n_slots, table.nbytes() / 2**20,
     )  # fmt: skip
     return pool
+
+
+def _build_landing(tiers: Tiers, kvcache: Any, shape: PageShape, ranks: Alone | Agreement) -> Landing | None:
+    """Build the landing zone, if there is to be one; all ranks have it, with as many frames, or none."""
+    info = kvcache.get_device_pool_infos()[0].buffer_info
+    n = ranks.agreed(tiers.n_landing(shape.nbytes, info.device.type))
+    landing = make_landing(n, shape.nbytes, shape.planes, shape.layout, info.dtype, info.device)
+    if not ranks.agreed(int(landing is not None)) and landing is not None:
+        landing.zone.close()
+        return None
+    return landing
 
 
 STRATEGY = RadixTierStrategy()

@@ -23,6 +23,7 @@ from radixtier.io.trial import try_posix
 from radixtier.machine import Machine
 from radixtier.seams.contract import contract, look, told
 from radixtier.settings import BACKEND, Setting, load_config
+from radixtier.sglang.direct import direct_problems
 from radixtier.sglang.flags import effective, field_of, given_flags
 from radixtier.sglang.native import is_patched
 from radixtier.sglang.refusals import check_input, refuse
@@ -130,7 +131,7 @@ def _given(server_args: Any) -> tuple[dict[str, Any], Callable[[Setting], str]]:
 
 def _check_input(config: RadixTierConfig, server_args: Any) -> list[Problem]:
     # Directories that do not answer would stop this process as well, so they are looked at from another one first.
-    found = _check_directories(config) or config.validate(Machine.probe()) + _check_engine(config)
+    found = _check_directories(config) or config.validate(Machine.probe()) + _check_engine(config, server_args)
     found += check_input(server_args)
     try:
         config.control_address(bool(server_args.api_key))
@@ -159,8 +160,8 @@ def _check_directories(config: RadixTierConfig) -> list[Problem]:
     return found
 
 
-def _check_engine(config: RadixTierConfig) -> list[Problem]:
-    """Try the engine that was demanded where it is demanded."""
+def _check_engine(config: RadixTierConfig, server_args: Any) -> list[Problem]:
+    """Try the engine, and the way straight to HBM, that were demanded where they are demanded."""
     found: list[Problem] = []
     for path in config.nvme_path if config.io_engine == "kvikio" else ():
         try:
@@ -169,6 +170,10 @@ def _check_engine(config: RadixTierConfig) -> list[Problem]:
             continue
         if fault:
             found.append(config.problem("io_engine", *fault))
+    if not found and config.direct == "on":
+        from radixtier.sglang.resolution import device_of
+
+        found += direct_problems(config, device_of(server_args))
     return list(dict.fromkeys(found))
 
 

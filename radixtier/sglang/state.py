@@ -53,7 +53,7 @@ class StateReader:
             self._identity = asdict(cache.mover.store.identity)
         table = cache.mover.table
         self._in_both = RollingCount(
-            table.n_handles, lambda part: int(((table.mark[part] & HBM != 0) & (table.frame[part] >= 0)).sum())
+            table.n_handles, lambda part: int(((table.mark[part] & HBM != 0) & _in_dram(table, part)).sum())
         )
 
     def read(self) -> dict[str, Any]:
@@ -84,6 +84,7 @@ class StateReader:
                 "dropped": stats["journal_dropped"],
                 "lag_s": stats["journal_lag_seconds"],
             },
+            "landing": self._landing(),
             "tick": cache.ticks.to_json(),
             "promotions": _promotions(mover.stats),
             "wear": None if stats is None else self._wear(int(stats["write_bytes"]), now),
@@ -117,6 +118,19 @@ class StateReader:
                 "used": 0 if store is None else store.used_slots * page_size,
                 "writable": store is not None and store.writable,
             },
+        }
+
+    def _landing(self) -> dict[str, Any] | None:
+        """The memory that pages are read to on their way straight to HBM, None without."""
+        table, page_size = self._cache.mover.table, self._cache.page_size
+        if not table.n_landing:
+            return None
+        landings = self._cache.mover.promotions.landings
+        return {
+            "capacity": table.n_landing * page_size,
+            "used": (table.n_landing - table.free_landing) * page_size,
+            "given_up": landings.given_up,
+            "read_bytes_per_s": landings.rate.rate if landings.rate.jobs else None,
         }
 
     def _requests(self) -> dict[str, Any]:
@@ -172,6 +186,10 @@ class StateReader:
                 "drives": [_drive(drive) for drive in drives],
             },
         }
+
+
+def _in_dram(table: Any, part: Any) -> Any:
+    return (table.frame[part] >= 0) & (table.frame[part] < table.n_frames)
 
 
 def _drive(drive: DriveHealth) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Moving one chunk between frames and consecutive slots.
 
 Owns one worker's staging buffer. Invariant: a page counts as `ok` only when its whole slot was moved and, on
-the way up, its checksum is right; staged pages reach their frames only then. One `ChunkMover` per worker
-thread.
+the way up, its checksum is right; staged pages reach their frames only then. What is read to a landing frame is there
+before it was checked, and nobody looks at it before the job is over. One `ChunkMover` per worker thread.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,10 @@ import numpy.typing as npt
 from radixtier.footprint import slot_bytes
 from radixtier.io.engine import Engine, Moved, transfer
 from radixtier.io.frames import Bytes, FrameBuffer, aligned_memory
+from radixtier.io.landing import LandingZone
 from radixtier.store.checksum import page_checksum
 from radixtier.store.jobs import Chunk, Ints
+from radixtier.store.weighted import weighted_sum
 
 Pages = list[list[memoryview]]
 
@@ -47,9 +50,17 @@ class ChunkMover:
     that do so at once spend more time on handing it over than on hashing (xxh3 does 25 GB/s, more than a drive).
     """
 
-    def __init__(self, frames: FrameBuffer, max_pages: int, spare: SpareBuffer, hashing: threading.Lock) -> None:
+    def __init__(
+        self,
+        frames: FrameBuffer,
+        max_pages: int,
+        spare: SpareBuffer,
+        hashing: threading.Lock,
+        landing: LandingZone | None = None,
+    ) -> None:
         self._hashing = hashing
         self._frames = frames
+        self._landing = landing
         self._slot_bytes = slot_bytes(frames.page_bytes)
         self._spare = spare
         self._staging = None if frames.aligned else aligned_memory(max_pages * self._slot_bytes)
@@ -59,7 +70,12 @@ class ChunkMover:
 
         ``offset`` is that of the chunk's first slot in the engine's file, in bytes.
         """
-        return self._write(chunk, engine, offset) if chunk.job.kind == "write" else self._read(chunk, engine, offset)
+        job = chunk.job
+        if job.kind == "write":
+            return self._write(chunk, engine, offset)
+        if self._landing is not None and job.frames[chunk.lo] >= self._frames.n_frames:
+            return self._land(chunk, self._landing, engine, offset)
+        return self._read(chunk, engine, offset)
 
     def _write(self, chunk: Chunk, engine: Engine, offset: int) -> Moved:
         job, lo, hi = chunk.job, chunk.lo, chunk.hi
@@ -70,6 +86,8 @@ class ChunkMover:
             rows[:, self._frames.page_bytes :] = 0
         pages, buffers = self._memory(frames, self._staging)
         job.checksums[lo:hi] = self._checksums(pages, job.seeds[lo:hi])
+        if job.weighted is not None:
+            job.weighted[lo:hi] = self._checksums(pages, job.seeds[lo:hi], weighted_sum)
         moved = transfer(engine.writev, buffers, offset)
         job.ok[lo : lo + moved.nbytes // self._slot_bytes] = True
         return moved
@@ -93,6 +111,19 @@ class ChunkMover:
         job.corrupt[lo:hi] = ~good
         return moved
 
+    def _land(self, chunk: Chunk, landing: LandingZone, engine: Engine, offset: int) -> Moved:
+        job, lo = chunk.job, chunk.lo
+        frames = job.frames[lo : chunk.hi] - self._frames.n_frames
+        moved = transfer(landing.move(engine), landing.buffers(frames), offset)
+        whole = moved.nbytes // self._slot_bytes
+        hi = lo + whole
+        found = landing.sums(frames[:whole], job.seeds[lo:hi])
+        good = found == job.checksums[lo:hi]
+        job.checksums[lo:hi] = found
+        job.ok[lo:hi] = good
+        job.corrupt[lo:hi] = ~good
+        return moved
+
     def _memory(self, frames: Ints, staging: memoryview | None) -> tuple[Pages, list[memoryview]]:
         """Return the page images, and the buffers for the engine, of the frames or of their staged copies."""
         if staging is None:
@@ -106,7 +137,9 @@ class ChunkMover:
         flat = np.frombuffer(staging, dtype=np.uint8, count=n * self._slot_bytes)
         return flat.reshape(n, self._slot_bytes)
 
-    def _checksums(self, pages: Pages, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def _checksums(
+        self, pages: Pages, seeds: npt.NDArray[np.uint64], of: Callable[[list[memoryview], int], int] = page_checksum
+    ) -> npt.NDArray[np.uint64]:
         with self._hashing:
-            sums = [page_checksum(page, seed) for page, seed in zip(pages, seeds.tolist(), strict=True)]
+            sums = [of(page, seed) for page, seed in zip(pages, seeds.tolist(), strict=True)]
         return np.array(sums, dtype=np.uint64)

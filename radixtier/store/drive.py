@@ -16,6 +16,7 @@ import numpy as np
 from radixtier.footprint import slot_bytes
 from radixtier.identity import Stretch
 from radixtier.io.frames import FrameBuffer
+from radixtier.io.landing import LandingZone
 from radixtier.store.board import Board
 from radixtier.store.health import Health, Trouble
 from radixtier.store.jobs import Flags, Ints, Sums, expand
@@ -59,6 +60,7 @@ class Drive:
         pages_per_chunk: int,
         post: Callable[[Drive, Finding, Ints], None],
         figures: Callable[[], dict[str, float]],
+        landing: LandingZone | None = None,
     ) -> None:
         self.volume = volume
         self.base = base
@@ -68,8 +70,9 @@ class Drive:
         self._quarantine = Quarantine(slot_bytes(frames.page_bytes))
         self._quarantine.add(self.aside)
         self.transfers = Transfers(
-            volume, frames, board, self.health, base=base, pages_per_chunk=pages_per_chunk, threads=threads
-        )
+            volume, frames, board, self.health, base=base, pages_per_chunk=pages_per_chunk, threads=threads,
+            landing=landing,
+        )  # fmt: skip
         self.keeper = Keeper(
             volume, self.transfers, self.health, self.ledger, self._quarantine,
             post=lambda finding, slots: post(self, finding, slots), figures=figures,
@@ -114,9 +117,10 @@ class Drive:
 
     # Rows
 
-    def record(self, stretch: Stretch, slots: Ints, checksums: Sums, used: float) -> None:
+    def record(self, stretch: Stretch, slots: Ints, checksums: Sums, used: float, weighted: Sums | None = None) -> None:
         """Have a row added for pages in these slots, which are consecutive."""
-        self.keeper.ring(self.ledger.add(Row(int(slots[0]), stretch, checksums.copy(), used)))
+        weighted = None if weighted is None else weighted.copy()
+        self.keeper.ring(self.ledger.add(Row(int(slots[0]), stretch, checksums.copy(), used, weighted)))
 
     def free(self, slots: Ints) -> Flags:
         """Have the rows of slots deleted; return which slots no row names, so that they are free already."""

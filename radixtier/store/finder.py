@@ -21,7 +21,7 @@ import numpy.typing as npt
 from radixtier.store.catalog import PageIndex
 from radixtier.store.journal_reader import JournalReader
 from radixtier.store.known import known_rows, open_readers, slots_in
-from radixtier.store.rows import Ints, JournalError, Keys, Sums, offsets_of
+from radixtier.store.rows import Ints, JournalError, Keys, Row, Sums, offsets_of
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ class Found(NamedTuple):
     slots: Ints
     """Global; -1 for those that are not there."""
     checksums: Sums
+    weighted: Sums
+    """Weighted sums, 0 for those that are not known."""
 
 
 class Finder:
@@ -103,8 +105,8 @@ class Finder:
                 self._wake()
 
     def _answer(self, look_up: _Lookup, number: int, keys: Keys) -> Found:
-        drives, slots, checksums = look_up(keys)
-        found = Found(number, slots >= 0, np.full(len(keys), -1, np.int64), checksums)
+        drives, slots, checksums, weighted = look_up(keys)
+        found = Found(number, slots >= 0, np.full(len(keys), -1, np.int64), checksums, weighted)
         for at in np.flatnonzero(found.there).tolist():
             left = self._left[drives[at]]
             if left[slots[at]]:
@@ -116,7 +118,7 @@ class Finder:
 
 
 class _Lookup:
-    """From keys to drives, local slots and checksums."""
+    """From keys to drives, local slots, checksums and weighted sums."""
 
     def __init__(self, readers: list[JournalReader | None], extents: Sequence[Ints]) -> None:
         indexes = [known_rows(reader, known) for reader, known in zip(readers, extents, strict=True)]
@@ -128,21 +130,23 @@ class _Lookup:
         self._keys = np.concatenate([np.empty((0, 16), np.uint8), *(index.keys for index in indexes)])
         self._pages = PageIndex(self._keys)
 
-    def __call__(self, keys: Keys) -> tuple[Ints, Ints, Sums]:
+    def __call__(self, keys: Keys) -> tuple[Ints, Ints, Sums, Sums]:
         page = self._pages.find(keys)
         row = np.searchsorted(self._offsets, page, side="right") - 1
         drives = np.where(page >= 0, self._drive[row] if len(self._drive) else 0, -1)
-        slots, checksums = np.full(len(keys), -1, np.int64), np.zeros(len(keys), np.uint64)
+        slots = np.full(len(keys), -1, np.int64)
+        checksums, weighted = np.zeros(len(keys), np.uint64), np.zeros(len(keys), np.uint64)
         for each in np.unique(row[page >= 0]).tolist():
             mine = np.flatnonzero((row == each) & (page >= 0))
             place = page[mine] - self._offsets[each]
-            if (sums := self._checksums(each)) is not None:
+            if (stored := self._row(each)) is not None:
                 slots[mine] = self._slot[each] + place
-                checksums[mine] = sums[place]
-        return drives, slots, checksums
+                checksums[mine] = stored.checksums[place]
+                weighted[mine] = 0 if stored.weighted is None else stored.weighted[place]
+        return drives, slots, checksums, weighted
 
-    def _checksums(self, number: int) -> Sums | None:
-        """Return the checksums of a row, None where it is not what the index says any more."""
+    def _row(self, number: int) -> Row | None:
+        """Return a row, None where it is not what the index says any more."""
         reader = self._readers[int(self._drive[number])]
         try:
             rows = reader.rows([int(self._slot[number])]) if reader else []
@@ -153,4 +157,4 @@ class _Lookup:
         keys = self._keys[self._offsets[number] : self._offsets[number + 1]]
         if not rows or rows[0].stretch.keys.tobytes() != keys.tobytes():
             return None
-        return rows[0].checksums
+        return rows[0]

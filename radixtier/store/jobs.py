@@ -48,6 +48,8 @@ class Job:
     corrupt: Flags
     bad: Flags
     """The drive was asked for the page and failed, or gave wrong bytes: its slot is not to be trusted."""
+    weighted: Sums | None = None
+    """Of a write for a store with a landing zone: the result's second checksums."""
     chunks_left: int = 0
     nbytes: int = 0
     cancelled: bool = False
@@ -62,6 +64,7 @@ class Job:
         return JobDone(
             self.tag, self.kind, self.slots, self.ok, self.corrupt, self.checksums, self.nbytes,
             self.cancelled, self.error, queue_seconds=started - self.queued_at, service_seconds=now - started,
+            weighted=self.weighted,
         )  # fmt: skip
 
 
@@ -87,6 +90,8 @@ class JobDone(NamedTuple):
     """From the call to the first transfer."""
     service_seconds: float
     """From the first transfer to the last."""
+    weighted: Sums | None = None
+    """Weighted sums of what a write wrote, where the store has a landing zone."""
 
 
 class Chunk(NamedTuple):

@@ -144,7 +144,7 @@ class Ledger:
         for lo, hi in cut(slots, max(1, len(slots))):
             first, end = int(slots[lo]), int(slots[hi - 1]) + 1
             at, to = first - row.slot, end - row.slot
-            rows.append(Row(first, row.stretch.part(at, to), row.checksums[at:to], row.used))
+            rows.append(row.part(at, to))
             self._row[first:end] = first
             self._waiting[first:end] = 0
         return rows
@@ -210,4 +210,5 @@ class Ledger:
 
 def _nbytes(row: Row) -> int:
     stretch = row.stretch
-    return int(stretch.tokens.nbytes + stretch.keys.nbytes + row.checksums.nbytes)
+    weighted = 0 if row.weighted is None else row.weighted.nbytes
+    return int(stretch.tokens.nbytes + stretch.keys.nbytes + row.checksums.nbytes + weighted)

@@ -37,6 +37,8 @@ class Stored(NamedTuple):
     """Unix seconds."""
     path: Tokens
     """Tokens in front of the stretch, from the root of its namespace; not to be written to."""
+    weighted: Sums | None = None
+    """``[pages]``, where they were recorded."""
 
 
 class Walk:
@@ -97,7 +99,7 @@ class Walk:
             self._paths.put(number, parent, before, tokens)
         slots = np.arange(row.slot, row.slot + len(row.stretch), dtype=np.int64)
         slots += self._bases[catalog.drive[number]]
-        return Stored(row.stretch, slots, row.checksums, row.used, path)
+        return Stored(row.stretch, slots, row.checksums, row.used, path, row.weighted)
 
     def _whole(self, number: int) -> Tokens | None:
         """Return the path to the end of a row, read anew as far as it is not kept; None when it has changed."""

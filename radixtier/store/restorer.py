@@ -172,4 +172,5 @@ class Restorer:
 
 def _nbytes(stored: Stored) -> int:
     stretch = stored.stretch
-    return stored.path.nbytes + stretch.tokens.nbytes + stretch.keys.nbytes + 16 * len(stretch)
+    each = 16 if stored.weighted is None else 24
+    return stored.path.nbytes + stretch.tokens.nbytes + stretch.keys.nbytes + each * len(stretch)

@@ -58,10 +58,13 @@ class Row(NamedTuple):
     """Of the page images, ``[pages]``."""
     used: float
     """Last use, in unix seconds."""
+    weighted: Sums | None = None
+    """Weighted sums of the page images, ``[pages]``, where they were computed."""
 
     def part(self, lo: int, hi: int) -> Row:
         """Return the row of pages ``lo .. hi - 1``."""
-        return Row(self.slot + lo, self.stretch.part(lo, hi), self.checksums[lo:hi], self.used)
+        weighted = None if self.weighted is None else self.weighted[lo:hi]
+        return Row(self.slot + lo, self.stretch.part(lo, hi), self.checksums[lo:hi], self.used, weighted)
 
 
 @dataclass
@@ -128,24 +131,27 @@ def valid(n_slots: int, page_tokens: int) -> str:
         "front": f"{DIGEST_BYTES}",
         "seal": "8",
         "keys": f"{DIGEST_BYTES} * pages",
-        "checksums": "8 * pages",
     }
     numbers = f"typeof(pages) = 'integer' AND typeof(space) = 'integer' AND pages BETWEEN 1 AND {n_slots}"
     blobs = " AND ".join(f"typeof({name}) = 'blob' AND length({name}) = {size}" for name, size in sizes.items())
     least, most = token_bytes(page_tokens)
     tokens = f"typeof(tokens) = 'blob' AND length(tokens) BETWEEN {least} * pages AND {most} * pages"
-    return f"({numbers} AND slot >= 0 AND slot + pages <= {n_slots} AND {blobs} AND {tokens})"
+    # The weighted sums, where there are any, follow the checksums.
+    sums = "typeof(checksums) = 'blob' AND length(checksums) IN (8 * pages, 16 * pages)"
+    return f"({numbers} AND slot >= 0 AND slot + pages <= {n_slots} AND {blobs} AND {sums} AND {tokens})"
 
 
 def row_bytes(pages: int, page_tokens: int) -> int:
     """Return the most bytes of a row in the database, without what its b-tree adds."""
-    return pages * (token_bytes(page_tokens)[1] + DIGEST_BYTES + 8) + 2 * DIGEST_BYTES + 48
+    return pages * (token_bytes(page_tokens)[1] + DIGEST_BYTES + 16) + 2 * DIGEST_BYTES + 48
 
 
 def encode(row: Row, space: int) -> tuple[Any, ...] | None:
     """Return the values of `COLUMNS`, None for a row whose tokens have no encoding."""
     keys = np.ascontiguousarray(row.stretch.keys, dtype=np.uint8).tobytes()
     checksums = np.ascontiguousarray(row.checksums, dtype="<u8").tobytes()
+    if row.weighted is not None:
+        checksums += np.ascontiguousarray(row.weighted, dtype="<u8").tobytes()
     tokens = encode_tokens(row.stretch.tokens)
     if tokens is None:
         return None
@@ -168,7 +174,9 @@ def decode(values: tuple[Any, ...], spaces: dict[int, Space], page_tokens: int) 
     if known is None:
         return None
     stretch = Stretch(spaces[space], front, np.frombuffer(keys, dtype=np.uint8).reshape(pages, DIGEST_BYTES), known)
-    return Row(slot, stretch, np.frombuffer(checksums, dtype="<u8"), _finite(*struct.unpack("<d", used)))
+    sums = np.frombuffer(checksums, dtype="<u8")
+    weighted = sums[pages:] if len(sums) > pages else None
+    return Row(slot, stretch, sums[:pages], _finite(*struct.unpack("<d", used)), weighted)
 
 
 def decode_used(blobs: Iterable[bytes]) -> npt.NDArray[np.float64]:

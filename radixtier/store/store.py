@@ -22,6 +22,7 @@ from radixtier.footprint import footprint, slot_bytes
 from radixtier.identity import StoreIdentity, Stretch
 from radixtier.io.engine import Engine
 from radixtier.io.frames import FrameBuffer
+from radixtier.io.landing import LandingZone
 from radixtier.store.board import Board
 from radixtier.store.drive import Drive
 from radixtier.store.finder import Finder
@@ -83,6 +84,9 @@ class PageStore:
         each has at least `THREADS_PER_DRIVE` (or ``threads`` if that is less).
     io_bytes
         Largest transfer, and bytes that go to one drive before the next one's turn; at least one page.
+    landing
+        Where pages are read to that go straight on to HBM, as frames behind those of the pool: what is written gets a
+        weighted sum as well then, and reads to these frames are checked against that. None: there is no such place.
     wake
         Called on another thread whenever `poll` has something new; must be quick.
 
@@ -108,10 +112,12 @@ class PageStore:
         cleared: Callable[[], None] = lambda: None,
         threads: int = THREADS,
         io_bytes: int = IO_BYTES,
+        landing: LandingZone | None = None,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self.identity = identity
         self._n_frames = frames.n_frames
+        self._landing = landing
         self.slot_bytes = slot_bytes(frames.page_bytes)
         self._pages_per_chunk = max(1, io_bytes // self.slot_bytes)
         self._volatile = identity is None
@@ -131,7 +137,7 @@ class PageStore:
             self._drives = [
                 Drive(
                     volume, frames, self._board, base=i * volume.plan.n_slots, threads=each,
-                    pages_per_chunk=self._pages_per_chunk, post=self._post, figures=self._board.stats,
+                    pages_per_chunk=self._pages_per_chunk, post=self._post, figures=self._board.stats, landing=landing,
                 )
                 for i, volume in enumerate(volumes)
             ]  # fmt: skip
@@ -217,9 +223,11 @@ class PageStore:
 
         The frames must not change until the result is polled: their very bytes are hashed and written.
         """
-        self._check_frames(frames, slots)
+        self._check_frames(frames, slots, self._n_frames)
         sums = np.zeros(len(slots), dtype=np.uint64)
-        self._submit(new_job("write", frames, slots, seeds, sums, tag), Priority.WRITE)
+        job = new_job("write", frames, slots, seeds, sums, tag)
+        job.weighted = None if self._landing is None else sums.copy()
+        self._submit(job, Priority.WRITE)
 
     def read(
         self,
@@ -232,9 +240,13 @@ class PageStore:
     ) -> None:
         """Queue the reading of ``slots[i]`` into ``frames[i]`` and its check against ``checksums[i]``.
 
-        What a frame holds after a page that failed is undefined.
+        Frames from that of the pool's end on are those of the landing zone; then all are, and ``checksums`` are the
+        weighted sums. What a frame holds after a page that failed is undefined.
         """
-        self._check_frames(frames, slots)
+        landing = len(frames) > 0 and int(frames[0]) >= self._n_frames
+        assert not landing or (frames >= self._n_frames).all(), "a read into frames of both kinds"
+        zone = self._landing if landing else None
+        self._check_frames(frames, slots, self._n_frames + (0 if zone is None else zone.n_frames))
         self._submit(new_job("read", frames, slots, seeds, checksums, tag), priority)
 
     def verify(self, slots: Ints, seeds: Sums, checksums: Sums, tag: Hashable) -> None:
@@ -242,9 +254,9 @@ class PageStore:
         nowhere = np.full(len(slots), -1, dtype=np.int64)
         self._submit(new_job("verify", nowhere, slots, seeds, checksums, tag), Priority.SCRUB)
 
-    def _check_frames(self, frames: Ints, slots: Ints) -> None:
+    def _check_frames(self, frames: Ints, slots: Ints, n_frames: int) -> None:
         assert len(frames) == len(slots)
-        assert ((frames >= 0) & (frames < self._n_frames)).all(), "a transfer of a frame outside the pool"
+        assert ((frames >= 0) & (frames < n_frames)).all(), "a transfer of a frame outside the pool"
 
     def _submit(self, job: Job, priority: Priority) -> None:
         assert len(job.slots) == len(job.seeds) == len(job.checksums)
@@ -310,7 +322,7 @@ class PageStore:
 
     # Restarts
 
-    def record(self, stretch: Stretch, slots: Ints, checksums: Sums, used: float) -> None:
+    def record(self, stretch: Stretch, slots: Ints, checksums: Sums, used: float, weighted: Sums | None = None) -> None:
         """Put pages on record: a restart may find them from now on, and will from a second from now on.
 
         Parameters
@@ -321,6 +333,8 @@ class PageStore:
             Where they are, and the checksums that came with the `JobDone`.
         used
             Last use, in Unix seconds.
+        weighted : ndarray, shape (pages,), or None
+            Weighted sums that came with the `JobDone`.
         """
         assert len(stretch) == len(slots) == len(checksums)
         if self._volatile or self._sealed:
@@ -330,7 +344,8 @@ class PageStore:
         for lo, hi in cut(slots, max(1, len(slots)), lanes):
             if lanes[lo] >= 0:
                 drive = self._drives[int(lanes[lo])]
-                drive.record(stretch.part(lo, hi), slots[lo:hi] - drive.base, checksums[lo:hi], used)
+                part = None if weighted is None else weighted[lo:hi]
+                drive.record(stretch.part(lo, hi), slots[lo:hi] - drive.base, checksums[lo:hi], used, part)
 
     def touch(self, slots: Ints, used: float) -> None:
         """Note that the pages in these slots were used at ``used`` (Unix seconds), as far as they are on record."""

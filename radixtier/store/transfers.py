@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from radixtier.footprint import HEADER_BYTES, slot_bytes
 from radixtier.io.engine import Moved
 from radixtier.io.frames import FrameBuffer
+from radixtier.io.landing import LandingZone
 from radixtier.store.board import Board
 from radixtier.store.chunks import ChunkMover, SpareBuffer
 from radixtier.store.health import Health, Trouble
@@ -41,6 +42,7 @@ class Transfers:
         base: int,
         pages_per_chunk: int,
         threads: int,
+        landing: LandingZone | None = None,
     ) -> None:
         self._volume = volume
         self._board = board
@@ -53,7 +55,7 @@ class Transfers:
         """When the transfer of each thread began; 0.0 while it has none."""
         spare = SpareBuffer(pages_per_chunk * self._slot_bytes)
         hashing = threading.Lock()
-        movers = [ChunkMover(frames, pages_per_chunk, spare, hashing) for _ in range(threads)]
+        movers = [ChunkMover(frames, pages_per_chunk, spare, hashing, landing) for _ in range(threads)]
         self._workers = [
             threading.Thread(target=self._work, args=(i, mover), name=f"radixtier-io-{base}-{i}", daemon=True)
             for i, mover in enumerate(movers)

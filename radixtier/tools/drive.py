@@ -174,6 +174,9 @@ def check_engines(report: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("warning", "O_DIRECT", str(direct["why"]), fix)
     yield Finding("ok", "engine", str(report["auto"]))
     yield Finding("ok", "GDS", "GPUDirect Storage is active" if gds["ok"] else f"not in use; KvikIO: {gds['why']}")
+    device = report["device"]
+    straight = "KvikIO reads into GPU memory" if device["ok"] else f"everything goes through DRAM: {device['why']}"
+    yield Finding("ok", "NVMe to HBM", straight)
     blocks = f"slots lie at multiples of {BLOCK} bytes, blocks are {block or 'unknown'}"
     if direct["ok"] or not block or BLOCK % block == 0:
         yield Finding("ok", "alignment", blocks)

@@ -1,11 +1,15 @@
 """Residency table: for every handle, where its bytes are and who is using them.
 
-Owns the handles (logical page numbers held by SGLang's tree) and the DRAM frames; knows NVMe slots by number
-only. Scheduler thread only: I/O threads report completions, and the scheduler's tick applies them here.
+Owns the handles (logical page numbers held by SGLang's tree), the DRAM frames, and the landing frames: places in GPU
+memory where pages that go straight on to HBM are read to. Knows NVMe slots by number only. Scheduler thread only: I/O
+threads report completions, and the scheduler's tick applies them here.
 
 Invariants, checked by :meth:`ResidencyTable.check`:
 
-- a frame belongs to at most one handle; ``free frames + owned frames == n_frames``;
+- a frame belongs to at most one handle; ``free frames + owned frames == n_frames``, and so for landing frames, which
+  are numbered from ``n_frames`` on;
+- a page in a landing frame is on NVMe as well, and stays there only while it is read, leased or held: its last user's
+  release gives the frame back, so that it is never a victim of anything;
 - a handle that somebody still uses (a lease, a read or a write in flight) is never given out again, and
   neither are its frame and its slot: ``free`` on it only marks it, the last user's release frees it;
 - state and places agree: see :class:`State`.
@@ -25,6 +29,8 @@ Pages = npt.NDArray[np.int64]
 NO_PAGES: Pages = np.empty(0, np.int64)
 Slots = npt.NDArray[np.int32]
 """Slot numbers."""
+Sums = npt.NDArray[np.uint64]
+"""One checksum per page."""
 Flags = npt.NDArray[np.bool_]
 """One truth per page."""
 
@@ -68,13 +74,16 @@ class ResidencyTable:
         Pages the tree may hold at once, over all tiers below HBM.
     n_frames
         Pages that fit in the DRAM pool.
+    n_landing
+        Landing frames beside them; with any, a handle costs 8 bytes more.
     """
 
-    def __init__(self, n_handles: int, n_frames: int) -> None:
+    def __init__(self, n_handles: int, n_frames: int, n_landing: int = 0) -> None:
         if n_handles < n_frames or n_frames < 1:
             raise ValueError(f"need at least one frame and a handle per frame, got {n_handles=} {n_frames=}")
         self.n_handles = n_handles
         self.n_frames = n_frames
+        self.n_landing = n_landing
         self.state = np.zeros(n_handles, np.uint8)
         self.flight = np.zeros(n_handles, np.uint8)
         self.mark = np.zeros(n_handles, np.uint8)
@@ -84,10 +93,13 @@ class ResidencyTable:
         self.slot = np.zeros(n_handles, np.int32)
         self.run = np.zeros(n_handles, np.int32)
         self.checksum = np.zeros(n_handles, np.uint64)
+        self.weighted = np.zeros(n_handles if n_landing else 0, np.uint64)
+        """What reads to landing frames are checked against; 0 where it is not known. Empty without landing frames."""
         self.key = np.zeros((n_handles, 2), np.uint64)
         """Key digest of each page (16 bytes); the first 8 seed its checksum."""
         self._free_handles = np.zeros(n_handles, np.int32)
         self._free_frames = np.zeros(n_frames, np.int32)
+        self._free_landing = np.zeros(n_landing, np.int32)
         self.epoch = 0
         """Grows whenever what a path can deliver may have changed; a cached verdict is valid for one epoch."""
         self.clear()
@@ -105,6 +117,8 @@ class ResidencyTable:
         self._free_frames[:] = np.arange(self.n_frames - 1, -1, -1)
         self.free_handles = self.n_handles
         self.free_frames = self.n_frames
+        self._free_landing[:] = np.arange(self.n_frames + self.n_landing - 1, self.n_frames - 1, -1)
+        self.free_landing = self.n_landing
         self.held = 0
         self.copying = 0
         """Pages on their way from HBM that are on NVMe as well."""
@@ -127,11 +141,11 @@ class ResidencyTable:
         return pages
 
     def adopt(
-        self, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64], keys: npt.NDArray[np.uint8]
+        self, slots: npt.NDArray[np.int64], checksums: Sums, keys: npt.NDArray[np.uint8], weighted: Sums | None = None
     ) -> Pages | None:
         """Take a handle for each page that an earlier run left in ``slots`` (``COLD``), or None when they are short.
 
-        ``keys`` are the pages' digests, shape ``(n, 16)``.
+        ``keys`` are the pages' digests, shape ``(n, 16)``; ``weighted`` their weighted sums, where that run knew them.
         """
         n = len(slots)
         if n > self.free_handles:
@@ -139,18 +153,25 @@ class ResidencyTable:
         self.free_handles -= n
         pages = self._free_handles[self.free_handles : self.free_handles + n][::-1].astype(np.int64)
         self.slot[pages] = slots
-        self.checksum[pages] = checksums
+        self._set_sums(pages, checksums, weighted)
         self.key[pages] = np.ascontiguousarray(keys).view("<u8")
         self.run[pages] = NONE
         self._set(pages, State.COLD)
         return pages
 
-    def adopt_slots(self, pages: Pages, slots: npt.NDArray[np.int64], checksums: npt.NDArray[np.uint64]) -> None:
+    def _set_sums(self, pages: Pages, checksums: Sums, weighted: Sums | None) -> None:
+        self.checksum[pages] = checksums
+        if self.n_landing:
+            self.weighted[pages] = 0 if weighted is None else weighted
+
+    def adopt_slots(
+        self, pages: Pages, slots: npt.NDArray[np.int64], checksums: Sums, weighted: Sums | None = None
+    ) -> None:
         """Give ``DIRTY`` pages that nobody writes the slots that hold their bytes already: ``CLEAN`` then."""
         assert (self.state[pages] == State.DIRTY).all() and (self.flight[pages] == 0).all()
         self.set_mark(pages, PARKED, False)
         self.slot[pages] = slots
-        self.checksum[pages] = checksums
+        self._set_sums(pages, checksums, weighted)
         self._set(pages, State.CLEAN)
 
     def _take_frames(self, n: int) -> Slots:
@@ -158,9 +179,18 @@ class ResidencyTable:
         frames: Slots = self._free_frames[self.free_frames : self.free_frames + n][::-1].copy()
         return frames
 
+    def _take_landing(self, n: int) -> Slots:
+        self.free_landing -= n
+        frames: Slots = self._free_landing[self.free_landing : self.free_landing + n][::-1].copy()
+        return frames
+
     def _give_frames(self, pages: Pages) -> None:
         frames = self.frame[pages]
         frames = frames[frames != NONE]
+        if self.n_landing and len(landing := frames[frames >= self.n_frames]):
+            self._free_landing[self.free_landing : self.free_landing + len(landing)] = landing[::-1]
+            self.free_landing += len(landing)
+            frames = frames[frames < self.n_frames]
         self._free_frames[self.free_frames : self.free_frames + len(frames)] = frames[::-1]
         self.free_frames += len(frames)
         self.frame[pages] = NONE
@@ -190,6 +220,8 @@ class ResidencyTable:
 
     def _reap(self, pages: Pages) -> Slots:
         """Free those of ``pages`` that are doomed and no longer used; returns their slots."""
+        if self.free_landing < self.n_landing:
+            self._leave_landing(pages)
         idle = (self.flight[pages] == DOOMED) & (self.lease[pages] == 0) & (self.hold[pages] == 0)
         idle &= self.state[pages] != State.FILLING
         pages = pages[idle]
@@ -205,10 +237,19 @@ class ResidencyTable:
         self.free_handles += len(pages)
         return slots
 
+    def _leave_landing(self, pages: Pages) -> None:
+        """Give back the landing frames of pages that nobody uses any more: these are on NVMe only, as before."""
+        over = (self.frame[pages] >= self.n_frames) & (self.flight[pages] & READ == 0)
+        over &= (self.lease[pages] == 0) & (self.hold[pages] == 0)
+        if over.any():
+            self._give_frames(pages[over])
+            self._set(pages[over], State.COLD)
+            self.epoch += 1
+
     # ---- what may be used ---------------------------------------------------------------------------
 
     def in_dram(self, pages: Pages) -> Flags:
-        """Whether each page can be loaded to HBM right now."""
+        """Whether each page can be loaded to HBM right now: it is in a frame, or in a landing frame."""
         state = self.state[pages]
         resident: Flags = (state == _DIRTY) | (state == _CLEAN)
         return resident
@@ -217,6 +258,11 @@ class ResidencyTable:
         """Whether each page is on NVMe only."""
         cold: Flags = self.state[pages] == _COLD
         return cold
+
+    def landed(self, pages: Pages) -> Flags:
+        """Whether each page is in a landing frame, or on its way there."""
+        there: Flags = self.frame[pages] >= self.n_frames
+        return there
 
     def only_on_nvme(self, pages: Pages) -> Flags:
         """Whether each page is on NVMe, and as far as anybody knows not in HBM either."""
@@ -297,27 +343,30 @@ class ResidencyTable:
         self.slot[pages] = slots
         self.flight[pages] |= WRITE
 
-    def end_write(self, pages: Pages, ok: Flags, checksums: npt.NDArray[np.uint64]) -> Slots:
+    def end_write(self, pages: Pages, ok: Flags, checksums: Sums, weighted: Sums | None = None) -> Slots:
         """Finish writes: ``CLEAN`` where ``ok``, else still ``DIRTY``; returns slots that are free now."""
         self.flight[pages] &= ~np.uint8(WRITE)
         good, bad = pages[ok], pages[~ok]
-        self.checksum[good] = checksums[ok]
+        self._set_sums(good, checksums[ok], None if weighted is None else weighted[ok])
         self._set(good, State.CLEAN)
         freed = self.slot[bad].copy()
         self.slot[bad] = NONE
         return np.concatenate([freed, self._reap(pages)])
 
-    def begin_read(self, pages: Pages) -> bool:
-        """Take frames for ``COLD`` pages that are being read; False when frames are short."""
+    def begin_read(self, pages: Pages, landing: bool = False) -> bool:
+        """Take frames, or landing frames, for ``COLD`` pages that are being read; False when these are short."""
         assert (self.state[pages] == State.COLD).all() and (self.flight[pages] == 0).all()
-        if len(pages) > self.free_frames:
+        if len(pages) > (self.free_landing if landing else self.free_frames):
             return False
-        self.frame[pages] = self._take_frames(len(pages))
+        self.frame[pages] = self._take_landing(len(pages)) if landing else self._take_frames(len(pages))
         self.flight[pages] |= READ
         return True
 
     def end_read(self, pages: Pages, ok: Flags, cancelled: Flags) -> Slots:
-        """Finish reads: ``CLEAN`` where ``ok``, ``COLD`` again where cancelled, else ``LOST``."""
+        """Finish reads: ``CLEAN`` where ``ok``, ``COLD`` again where cancelled, else ``LOST``.
+
+        What landed is ``COLD`` again, too, where nobody wants it any more.
+        """
         self.flight[pages] &= ~np.uint8(READ)
         self._set(pages[ok], State.CLEAN)
         self._give_frames(pages[~ok])
@@ -405,9 +454,15 @@ class ResidencyTable:
         """
         state, frame, slot = self.state, self.frame, self.slot
         assert (np.bincount(state, minlength=len(State)) == self.count).all(), "state counts drifted"
-        owned = frame[frame != NONE]
+        owned = frame[(frame != NONE) & (frame < self.n_frames)]
         every = np.sort(np.concatenate([owned, self._free_frames[: self.free_frames]]))
         assert (every == np.arange(self.n_frames)).all(), "frames: free + owned != capacity"
+        landed = frame >= self.n_frames
+        every = np.sort(np.concatenate([frame[landed], self._free_landing[: self.free_landing]]))
+        assert (every == self.n_frames + np.arange(self.n_landing)).all(), "landing frames: free + owned != capacity"
+        used = (self.flight & READ != 0) | (self.lease > 0) | (self.hold > 0)
+        assert used[landed].all(), "a landing frame that nobody uses"
+        assert ((state[landed] == State.CLEAN) | (state[landed] == State.COLD)).all(), "landed and not on NVMe"
         free = np.sort(self._free_handles[: self.free_handles])
         assert (free == np.flatnonzero(state == State.FREE)).all(), "handles: free list and states disagree"
         slots = slot[slot != NONE]

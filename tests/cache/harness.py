@@ -153,6 +153,8 @@ class Server:
     clock: Clock | None = None
     chunk: int = 0
     """Pages of a prefill chunk: what HBM loses next is copied to DRAM two of them ahead."""
+    landing: int = 0
+    """Landing frames, for pages that go straight from NVMe to HBM."""
     learns: bool = False
     """Whether the cache learns from how long prefill takes here, which is nothing."""
     group: Any = None
@@ -172,7 +174,7 @@ class Server:
         geometry = standalone.Geometry(page_size=PAGE, tokens=self.hbm * PAGE, **GEOMETRY, **KINDS[self.kind])
         tiers = Tiers(
             lambda _: self.dram, self.nvme, self._open, eviction=self.eviction, admission=lambda _: self.admission(),
-            control=self.control, control_key=self.control_key,
+            control=self.control, control_key=self.control_key, n_landing=lambda page_bytes, device: self.landing,
         )  # fmt: skip
         self.cache = standalone.build_tiered(geometry, tiers, self.group)
         self.prefill_rate(1.0)
@@ -189,12 +191,12 @@ class Server:
         buffers = [*kv.kv_buffer] if KINDS[self.kind].get("latent") else [*kv.k_buffer, *kv.v_buffer]
         self.rows = [buffer.view(torch.uint8).flatten(1) for buffer in buffers]
 
-    def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any) -> PageStore:
+    def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any, landing: Any = None) -> PageStore:
         self.store = PageStore(
             [self.directory], footprint(n_slots, frames.page_bytes, PAGE), frames, page_tokens=PAGE,
             identity=None if self.weights is None else StoreIdentity(weights=self.weights, **shape._asdict()),
             engine=lambda _: self.engine, wake=wake, threads=self.threads, io_bytes=2 * frames.page_bytes,
-            rank=self.rank,
+            rank=self.rank, landing=landing,
         )  # fmt: skip
         return self.store
 

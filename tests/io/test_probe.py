@@ -23,7 +23,7 @@ from radixtier.io.trial import Verdict, try_kvikio, try_posix
 Say = Callable[[str], None]
 
 GDS = "cufile nvidia-fs"
-WORKS = Verdict(imports=True, no_gds=None)
+WORKS = Verdict(imports=True, no_gds=None, no_device=None)
 ABSENT = Verdict(trial.NOT_INSTALLED)
 
 
@@ -139,6 +139,10 @@ def test_a_missing_directory_is_no_verdict(kvikio: Any, tmp_path: Path, attempt:
         ("cufile", Verdict(imports=True, no_gds="the nvidia-fs driver is not loaded")),
         (f"{GDS} fail-at-gds-open", Verdict(imports=True, no_gds="no gds-open today")),
         (f"{GDS} kill-at-gds-open", Verdict(imports=True, no_gds="the test died of signal 9")),
+        (f"{GDS} no-gpu", Verdict(imports=True, no_gds=None, no_device="cuInit: CUDA_ERROR_NO_DEVICE")),
+        (f"{GDS} device-read-fails", Verdict(imports=True, no_gds=None, no_device="no device-read today")),
+        (f"{GDS} device-read-short", Verdict(imports=True, no_gds=None, no_device="4096 of 65536 bytes arrived")),
+        (f"{GDS} device-read-lies", Verdict(imports=True, no_gds=None, no_device="other bytes arrived")),
         ("fail-at-import", Verdict("no import today")),
         ("kill-at-import", Verdict("the test died of signal 9")),
         ("fail-at-open", Verdict("kvikio cannot open it: no open today", imports=True)),
@@ -154,6 +158,8 @@ def test_a_trial_of_kvikio(kvikio: Any, tmp_path: Path, say: Say, words: str, ve
     if verdict.works:
         assert (found.no_gds or "").startswith(verdict.no_gds or "")
         assert (found.no_gds is None) == (verdict.no_gds is None)
+        wanted = None if verdict.no_device == "not tested" else verdict.no_device
+        assert (found.no_device or "").startswith(wanted or "") and (found.no_device is None) == (wanted is None)
     assert list(tmp_path.iterdir()) == []
     assert kvikio.CALLS == {}  # nothing of it ran here
 

@@ -56,6 +56,7 @@ def make_state(seconds: float = 0.0, pages: int = 0, **changed: Any) -> dict[str
             "running": 2,
         },
         "journal": {"waiting": 3, "dropped": 0, "lag_s": 0.25},
+        "landing": {"capacity": 256, "used": 32, "given_up": False, "read_bytes_per_s": 2e9},
         "tick": {"count": 100 * seconds, "seconds": 0.2 * seconds, "longest_s": 0.01},
         "promotions": {
             "in_time": pages, "late": 0,
@@ -77,7 +78,7 @@ def make_state(seconds: float = 0.0, pages: int = 0, **changed: Any) -> dict[str
         "counters": dict.fromkeys(
             ("demoted", "lost", "staged", "promoted", "written", "write_failures", "writes_rejected",
              "writes_throttled", "read_failures", "corrupt", "scrubbed", "scrubbed_bad", "restored",
-             "backups_declined", "refilled"),
+             "backups_declined", "refilled", "landed", "landing_failed", "landing_full"),
             pages,
         ),
         "parked_pages": 6,

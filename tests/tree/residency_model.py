@@ -49,8 +49,8 @@ class Page:
 class Model:
     """Drives a table and the records side by side."""
 
-    def __init__(self, n_handles: int, n_frames: int, n_slots: int) -> None:
-        self.table = ResidencyTable(n_handles, n_frames)
+    def __init__(self, n_handles: int, n_frames: int, n_slots: int, n_landing: int = 0) -> None:
+        self.table = ResidencyTable(n_handles, n_frames, n_landing)
         self.n_slots = n_slots
         self.pages: dict[int, Page] = {}
         self.slots = set(range(n_slots))
@@ -70,7 +70,10 @@ class Model:
         )
 
     def frames_left(self) -> int:
-        return self.table.n_frames - sum(p.frame != NONE for p in self.pages.values())
+        return self.table.n_frames - sum(NONE < p.frame < self.table.n_frames for p in self.pages.values())
+
+    def landing_left(self) -> int:
+        return self.table.n_landing - sum(p.frame >= self.table.n_frames for p in self.pages.values())
 
     # ---- operations ---------------------------------------------------------------------------------
 
@@ -85,8 +88,9 @@ class Model:
                 self.pages[handle] = Page(FILLING, self._new_frame(handle))
         self.check()
 
-    def _new_frame(self, handle: int) -> int:
+    def _new_frame(self, handle: int, landing: bool = False) -> int:
         frame = int(self.table.frame[handle])
+        assert (frame >= self.table.n_frames) == landing, "a frame of the other kind"
         assert frame not in {p.frame for p in self.pages.values()}, "a frame in use was given out"
         return frame
 
@@ -94,6 +98,8 @@ class Model:
         """Reap in the model; slots that the table returned must be those and ``freed``, each once."""
         for handle in handles:
             page = self.pages[handle]
+            if page.frame >= self.table.n_frames and page.idle:
+                page.state, page.frame = COLD, NONE
             if page.doomed and page.idle and page.state is not FILLING:
                 freed |= {page.slot} - {NONE}
                 del self.pages[handle]
@@ -179,12 +185,12 @@ class Model:
             if handle in self.pages and self.pages[handle].state is CLEAN:
                 assert self.table.checksum[handle] == 1000 + handle
 
-    def begin_read(self, handles: list[int]) -> None:
-        fits = len(handles) <= self.frames_left()
-        assert self.table.begin_read(_array(handles)) == fits
+    def begin_read(self, handles: list[int], landing: bool = False) -> None:
+        fits = len(handles) <= (self.landing_left() if landing else self.frames_left())
+        assert self.table.begin_read(_array(handles), landing) == fits
         if fits:
             for handle in handles:
-                self.pages[handle].frame = self._new_frame(handle)
+                self.pages[handle].frame = self._new_frame(handle, landing)
                 self.pages[handle].flight = READ
             self.reads.append(handles)
         self.check()
@@ -317,6 +323,8 @@ class Model:
         assert table.held == sum(p.holds > 0 for p in want)
         assert table.free_handles == table.n_handles - len(self.pages)
         assert table.free_frames == self.frames_left()
+        assert table.free_landing == self.landing_left()
+        assert table.landed(handles).tolist() == [p.frame >= table.n_frames for p in want]
         for state in (CLEAN, DIRTY):
             unused = [p.state is state and p.idle and not p.doomed for p in want]
             assert table.unused(handles, state).tolist() == unused

@@ -21,9 +21,9 @@ class ResidencyMachine(RuleBasedStateMachine):
 
     model: Model
 
-    @initialize(spare=st.integers(0, 6), frames=st.integers(1, 7), slots=st.integers(0, 9))
-    def start(self, spare: int, frames: int, slots: int) -> None:
-        self.model = Model(frames + spare, frames, slots)
+    @initialize(spare=st.integers(0, 6), frames=st.integers(1, 7), slots=st.integers(0, 9), landing=st.integers(0, 3))
+    def start(self, spare: int, frames: int, slots: int, landing: int) -> None:
+        self.model = Model(frames + spare, frames, slots, landing)
 
     def some(self, data: Any, candidates: list[int]) -> list[int]:
         if not candidates:
@@ -76,10 +76,10 @@ class ResidencyMachine(RuleBasedStateMachine):
     def end_write(self, data: Any, good: list[bool]) -> None:
         self.model.end_write(data.draw(st.integers(0, len(self.model.writes) - 1)), good)
 
-    @rule(data=st.data())
-    def begin_read(self, data: Any) -> None:
+    @rule(data=st.data(), landing=st.booleans())
+    def begin_read(self, data: Any, landing: bool) -> None:
         candidates = [h for h in self.model.those(COLD) if not self.model.pages[h].flight]
-        self.model.begin_read(self.some(data, candidates))
+        self.model.begin_read(self.some(data, candidates), landing)
 
     @precondition(lambda self: self.model.reads)
     @rule(data=st.data(), fates=st.lists(st.sampled_from(["ok", "failed", "cancelled"]), max_size=6))
@@ -154,6 +154,7 @@ def wind_down(model: Model) -> None:
         model.release_hold(users)
     assert not model.pages and len(model.slots) == model.n_slots
     assert (model.table.free_handles, model.table.free_frames) == (model.table.n_handles, model.table.n_frames)
+    assert model.table.free_landing == model.table.n_landing
 
 
 TestResidencyMachine = ResidencyMachine.TestCase
@@ -163,7 +164,7 @@ TestResidencyMachine.settings = settings(max_examples=60 * SCALE, stateful_step_
 @pytest.mark.parametrize("seed", range(2))
 def test_accounts_are_exact_over_ten_thousand_operations(seed: int) -> None:
     rng = random.Random(seed)
-    model = Model(40, 16, 30)
+    model = Model(40, 16, 30, 6 * seed)
     for _ in range(5000):
         random_step(model, rng)
     wind_down(model)
@@ -194,7 +195,7 @@ def random_step(model: Model, rng: random.Random) -> None:
         lambda: model.release_hold(some([h for h, p in model.pages.items() if p.holds])),
         lambda: model.refill(some(model.those(LOST))),
         lambda: model.begin_write(some(quiet(DIRTY))),
-        lambda: model.begin_read(some(quiet(COLD))),
+        lambda: model.begin_read(some(quiet(COLD)), rng.random() < 0.5),
         lambda: model.drop_frames(some(model.those(CLEAN, idle=True))),
         lambda: model.lose_frames(some(model.those(DIRTY, idle=True))[:1]),
         lambda: model.begin_copy(some(quiet(COLD))),

@@ -86,7 +86,7 @@ class Drive:
 
     # ---- what a journal would be told ---------------------------------------------------------------
 
-    def record(self, stretch: Stretch, slots: Ints, checksums: Sums, used: float) -> None:
+    def record(self, stretch: Stretch, slots: Ints, checksums: Sums, used: float, weighted: Sums | None) -> None:
         """Need not remember."""
 
     def touch(self, slots: Ints, used: float) -> None:

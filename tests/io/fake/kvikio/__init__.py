@@ -106,6 +106,11 @@ def _read(fd: int, memory: Any, offset: int, device: bool) -> int:
     if says("read-nothing"):
         return 0
     if device:
+        if says("device-read-fails"):
+            raise RuntimeError("KvikIO failure at: /src/fake.cpp:7: no device-read today")
+        if says("device-read-lies"):
+            return len(memory)
+        memory = memory[:4096] if says("device-read-short") else memory
         return os.preadv(fd, [memory], offset)  # the real one is short past the end, too
     done = 0
     while done < len(memory):
