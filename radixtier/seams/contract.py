@@ -67,8 +67,10 @@ class Release(NamedTuple):
 def look(names: Sequence[Name] | None = None) -> Release:
     """Return which SGLang is installed; unless it is the tested one, its names are compared, all or those given."""
     version, directory = installed_version(), package_directory()
-    if version == SGLANG_VERSION or directory is None:
-        return Release(version, version == SGLANG_VERSION)
+    if version is None or version == SGLANG_VERSION:
+        return Release(version, version is not None)
+    if directory is None:
+        return Release(version, False, [Moved(Name("sglang", ""), "its files are not there")])
     return Release(version, False, compare(directory, names))
 
 

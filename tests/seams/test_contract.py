@@ -143,6 +143,12 @@ def test_only_an_untested_version_is_compared(
     assert look() == release
 
 
+def test_a_version_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "installed_version", lambda: "9.9.9")
+    monkeypatch.setattr(comparing, "package_directory", lambda: None)
+    assert "sglang (its files are not there)" in str(look())
+
+
 @installed
 def test_nothing_is_imported_for_it() -> None:
     program = """
