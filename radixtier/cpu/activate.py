@@ -69,7 +69,11 @@ def _install_attention() -> None:
 
 
 def _attend_to_latents() -> None:
-    """Stock gives a backend that it has no rule for keys and values per head; `torch_native` looks in the pool."""
+    """Have `torch_native` attend to latents always.
+
+    For a backend without a rule of its own stock takes keys and values per head when nothing is cached; this one reads
+    them from the pool, which has latents.
+    """
     handlers: Any = importlib.import_module("sglang.srt.models.deepseek_common.attention_backend_handler")
     absorbed = handlers.AttnForwardMethod.MLA
     handlers.AttentionBackendRegistry.register("torch_native", lambda layer, batch: absorbed)

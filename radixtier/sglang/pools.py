@@ -24,7 +24,7 @@ def page_shape(kvcache: Any, page_size: int, layout: str) -> PageShape | None:
     """Return the shape of a page of a device pool in host memory of a layout, None for a pool that is not served."""
     # FP8 is kept as bytes: of what, the pool knows, and its buffers do not.
     dtype = str(kvcache.dtype).removeprefix("torch.")
-    # Pools that add buffers of their own are subclasses of the one for MLA.
+    # Pools with more than these rows are subclasses of it, as the one with an index for sparse attention.
     if type(kvcache) is MLATokenToKVPool:
         latent, rope = kvcache.kv_lora_rank, kvcache.qk_rope_head_dim
         return PageShape(dtype, layout, page_size, kvcache.layer_num, 1, latent, rope, attention="mla")
