@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 FLAG = "--radix-tier-io-engine"
 ENGINES = ("auto", "posix", "kvikio")
 
+POSIX_ONLY = "posix, which is used there, does not read into GPU memory"
+
 _WORKED = "a test write and read worked"
 
 
@@ -88,12 +90,8 @@ def engine_factory(name: str) -> EngineFactory:
 
 
 def device_fault(name: str, directory: Path) -> str | None:
-    """Say why engine ``name`` cannot read into GPU memory in a directory; None if it can. Raises `OSError` likewise."""
-    if name == "posix":
-        return "posix does not read into GPU memory"
-    found = try_kvikio(directory)
-    fault = found.why_not or found.untested or found.no_device
-    return None if fault is None else f"KvikIO: {fault}"
+    """Say why what ``name`` means in a directory does not read into GPU memory; None if it does. Raises likewise."""
+    return _choose(name, directory)[2]
 
 
 def kvikio_fault(directory: Path) -> tuple[str, str] | None:
@@ -167,7 +165,8 @@ def _law(name: str, directory: Path, posix: Verdict, kvikio: Verdict) -> tuple[C
     gds = "GPUDirect Storage is active" if kvikio.no_gds is None else f"no GPUDirect Storage: {kvikio.no_gds}"
     if name == "kvikio" or (name == "auto" and kvikio.works and kvikio.no_gds is None):
         how = f"untested: {kvikio.untested}" if kvikio.untested else f"{_WORKED}; {gds}"
-        return make_kvikio, f"kvikio in {directory}, {how}", kvikio.untested or kvikio.no_device
+        no_device = kvikio.untested or kvikio.no_device
+        return make_kvikio, f"kvikio in {directory}, {how}", None if no_device is None else f"KvikIO: {no_device}"
     if posix.why_not:
         how = f"buffered: O_DIRECT {posix.why_not}"
     else:
@@ -175,7 +174,7 @@ def _law(name: str, directory: Path, posix: Verdict, kvikio: Verdict) -> tuple[C
     reason = f"posix in {directory}, {how}"
     if name == "auto":
         reason += f"; not kvikio: {kvikio.why_not or kvikio.untested or gds}"
-    return make_posix, reason, "posix does not read into GPU memory"
+    return make_posix, reason, POSIX_ONLY if name == "posix" else f"{POSIX_ONLY}; KvikIO: {kvikio.why_not or gds}"
 
 
 def _fault(kvikio: Verdict, directory: Path) -> tuple[str, str] | None:

@@ -179,7 +179,7 @@ class LogicalPoolMixin:
     def _split(
         self, frames: Slots, landed: Flags, device_indices: torch.Tensor, io_backend: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Have the stock copies move what is in DRAM; the rest goes along, for :meth:`load_to_device_per_layer`."""
+        """Leave what is in DRAM to the stock copies; the rest goes along, to be scattered layer by layer."""
 
         def rows(some: Flags) -> torch.Tensor:
             at = self.tokens_of(np.flatnonzero(some))
@@ -188,7 +188,7 @@ class LogicalPoolMixin:
         device = self.device_planes()[0][0]
         first = self.mover.table.n_frames
         places = torch.from_numpy(frames[landed].astype(np.int64) - first)
-        straight = Landed(_upload(places, device), _upload(rows(landed), device))
+        straight = Landed(_upload(places, device), _upload(rows(landed), device).long())
         physical, rest = self._placed(frames[~landed], rows(~landed), io_backend)
         physical.radixtier_landed = straight  # type: ignore[attr-defined]
         return physical, rest
@@ -320,7 +320,7 @@ def frame_parts(planes: Sequence[torch.Tensor], layout: str, page_size: int) -> 
 
 def _upload(physical: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Copy indices to the device without a pageable copy, which could block behind the running forward."""
-    if like.device.type == "cpu" or physical.device == like.device:
+    if physical.device.type == like.device.type:
         return physical
     if not len(physical):
         return physical.to(like.device)

@@ -54,8 +54,8 @@ class Board:
             if job.kind == "read":
                 self._meter.begin(now)
 
-    def end(self, chunk: Chunk, begin: float, end: float, moved: Moved) -> None:
-        """Count a transfer that is over."""
+    def end(self, chunk: Chunk, begin: float, end: float, moved: Moved, *, blame: bool = True) -> None:
+        """Count a transfer that is over; without ``blame`` its slots are still trusted where nothing arrived."""
         job = chunk.job
         if moved.error is None:
             self.latencies.add(job.kind, end - begin, moved.nbytes)
@@ -65,7 +65,7 @@ class Board:
             job.nbytes += moved.nbytes
             if job.kind == "read":
                 self._meter.end(end, moved.nbytes)
-            job.bad[chunk.lo : chunk.hi] = ~job.ok[chunk.lo : chunk.hi]
+            job.bad[chunk.lo : chunk.hi] = (~job.ok if blame else job.corrupt)[chunk.lo : chunk.hi]
         self.over([chunk], moved.error)
 
     def over(self, chunks: list[Chunk], error: str | None, *, cancelled: bool = False) -> None:

@@ -70,12 +70,15 @@ class ChunkMover:
 
         ``offset`` is that of the chunk's first slot in the engine's file, in bytes.
         """
-        job = chunk.job
-        if job.kind == "write":
+        if chunk.job.kind == "write":
             return self._write(chunk, engine, offset)
-        if self._landing is not None and job.frames[chunk.lo] >= self._frames.n_frames:
+        if self._landing is not None and self.lands(chunk):
             return self._land(chunk, self._landing, engine, offset)
         return self._read(chunk, engine, offset)
+
+    def lands(self, chunk: Chunk) -> bool:
+        """Whether a chunk is read to the landing zone."""
+        return bool(chunk.job.frames[chunk.lo] >= self._frames.n_frames)
 
     def _write(self, chunk: Chunk, engine: Engine, offset: int) -> Moved:
         job, lo, hi = chunk.job, chunk.lo, chunk.hi

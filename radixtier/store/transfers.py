@@ -137,6 +137,8 @@ class Transfers:
         except Exception as e:  # a worker outlives whatever a chunk does to it
             logger.exception("radixtier: transfer failed on %s", self._volume.slab.path)
             moved = Moved(0, f"{type(e).__name__}: {e}")
-        if moved.error is not None:
+        lands = mover.lands(chunk)
+        # It may be the way to the GPU that fails: the same pages through DRAM will tell whether it is the drive.
+        if moved.error is not None and not lands:
             self._health.fail(Trouble("io", f"{chunk.job.kind} on {self._volume.slab.path} failed: {moved.error}"))
-        self._board.end(chunk, begin, time.perf_counter(), moved)
+        self._board.end(chunk, begin, time.perf_counter(), moved, blame=not lands)

@@ -87,6 +87,9 @@ def test_what_goes_wrong_is_seen(rig: LandingRig, fault: str, corrupt: bool) -> 
     read = rig.land(done)
     assert read.ok[:3].all() and not read.ok[3:].all()
     assert read.corrupt.any() == corrupt and not (read.ok & read.corrupt).any()
+    assert rig.store.writable, "the drive is blamed for the way to the GPU"
+    rig.store.free(done.slots)
+    assert rig.store.quarantined == int(read.corrupt.sum())
     assert (read.error is None) == corrupt
     for frame in np.flatnonzero(read.ok).tolist():
         assert rig.landed(frame) == rig.page(frame)

@@ -31,6 +31,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "error": None,
         "posix_direct": {"ok": True, "why": None},
         "gds": {"ok": False, "why": "not installed"},
+        "device": {"ok": False, "why": "not installed"},
         "auto": "posix in a directory",
         "file_system": "ext4",
         "block_alignment": 512,
@@ -155,8 +156,11 @@ def test_engines() -> None:
     found = {finding.topic: finding for finding in check_engines(report(posix_direct={"ok": False, "why": "refused"}))}
     assert found["O_DIRECT"].level == "warning" and found["O_DIRECT"].found == "refused"
     assert "not installed" in found["GDS"].found and found["engine"].found == "posix in a directory"
-    found = {finding.topic: finding for finding in check_engines(report(gds={"ok": True, "why": None}))}
+    assert found["NVMe to HBM"].found == "everything goes through DRAM: not installed"
+    works = {"ok": True, "why": None}
+    found = {finding.topic: finding for finding in check_engines(report(gds=works, device=works))}
     assert found["GDS"].found == "GPUDirect Storage is active"
+    assert found["NVMe to HBM"].found == "KvikIO reads into GPU memory"
 
 
 def test_a_broken_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
