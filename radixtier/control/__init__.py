@@ -23,7 +23,7 @@ from radixtier.control.commands import (
     Refusal,
     Target,
 )
-from radixtier.control.desk import Desk
+from radixtier.control.desk import Desk, Handler, Later
 from radixtier.control.pace import Pace
 from radixtier.control.rows import Rows
 from radixtier.control.server import ControlServer
@@ -38,6 +38,8 @@ __all__ = [
     "ExplainNode",
     "ExplainRequests",
     "GiveHint",
+    "Handler",
+    "Later",
     "ListNodes",
     "Pace",
     "ReadEvents",

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from radixtier.control.commands import Command, Refusal
@@ -28,6 +29,17 @@ MOST_PER_TICK = 4
 Handler = Callable[[Command], Mapping[str, Any]]
 """Carries out a command on the scheduler thread. Its answer is plain data that nobody changes any more; it may raise
 `Refusal`, or `BadValue` for what the client can mend."""
+
+
+class Later(Exception):
+    """A handler cannot answer at once: raised with what is to be told how the command is carried out, once it is.
+
+    What it is told takes a `Handler`, carries the command out with it, and answers whoever asked.
+    """
+
+    def __init__(self, begin: Callable[[Callable[[Handler], None]], None]) -> None:
+        super().__init__("the answer comes later")
+        self.begin = begin
 
 
 @dataclass(eq=False, slots=True)
@@ -103,17 +115,23 @@ class Desk:
             if slip is None:
                 break
             served += 1
-            try:
-                slip.answer = handle(slip.command)
-            except Refusal as refusal:
-                slip.refusal = refusal
-            except BadValue as bad:
-                slip.refusal = Refusal(400, str(bad))
-            except Exception:  # the scheduler goes on, whatever a client asked for
-                logger.exception("radixtier: a command of the control endpoint failed: %s", type(slip.command).__name__)
-                slip.refusal = Refusal(500, "this failed in the server; its log says why")
-            slip.done.set()
+            self._carry_out(slip, handle)
         return served
+
+    def _carry_out(self, slip: _Slip, handle: Handler) -> None:
+        try:
+            slip.answer = handle(slip.command)
+        except Later as later:
+            later.begin(partial(self._carry_out, slip))
+            return
+        except Refusal as refusal:
+            slip.refusal = refusal
+        except BadValue as bad:
+            slip.refusal = Refusal(400, str(bad))
+        except Exception:  # the scheduler goes on, whatever a client asked for
+            logger.exception("radixtier: a command of the control endpoint failed: %s", type(slip.command).__name__)
+            slip.refusal = Refusal(500, "this failed in the server; its log says why")
+        slip.done.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait up to so long for a command; whether there is one."""

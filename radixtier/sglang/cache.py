@@ -61,6 +61,7 @@ from radixtier.sglang.recording import Recording
 from radixtier.sglang.request import Request
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
 from radixtier.sglang.restore_ranks import RankedRestoration
+from radixtier.sglang.shared import SharedCommands
 from radixtier.sglang.stack import STRATEGY, Tiers
 from radixtier.sglang.state import StateReader
 from radixtier.sglang.steering import Steering
@@ -152,6 +153,7 @@ class RadixTierCache(UnifiedRadixCache):
         )  # fmt: skip
         self.explain = Explaining(self)
         self.steering = Steering(self)
+        self.shared = SharedCommands(self)
         self.draining = Draining(self)
         address = self._tiers.control
         self.control = None if address is None else Control(self, address, self._tiers.control_key)

@@ -32,7 +32,7 @@ from radixtier.control import (
 )
 from radixtier.control.runtime import runtime_directory, runtime_socket
 from radixtier.control.sources import Source
-from radixtier.explain.render import node_json, request_json
+from radixtier.explain.render import request_json
 from radixtier.sglang.rows import NodeRows
 from radixtier.units import BadValue
 
@@ -147,15 +147,10 @@ class Control:
 
     def _handle(self, command: Command) -> Mapping[str, Any]:
         cache = self._cache
-        if isinstance(command, GiveHint):
-            path = cache.steering.path_of(command.target)
-            return cache.steering.carry_out(command.hint, path).to_json()
+        if isinstance(command, (GiveHint, ExplainNode)):
+            return self._cache.shared.handle(command)  # type: ignore[no-any-return]
         if isinstance(command, ExplainRequests):
             return {"requests": [request_json(record) for record in self._requests(command)]}
-        if isinstance(command, ExplainNode):
-            path = cache.steering.path_of(command.target)
-            runs = list(dict.fromkeys(cache.mover.table.run[path].tolist()))
-            return {"nodes": [node_json(cache.explain.node(run)) for run in runs if run in cache.mover.tree.runs]}
         if isinstance(command, ListNodes):
             return self._page(command.after, command.limit)
         if isinstance(command, Drain):

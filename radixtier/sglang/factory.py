@@ -23,7 +23,9 @@ from radixtier.policy.admission import Admission, make_admission
 from radixtier.policy.write_budget import Budgeted, WriteBudget
 from radixtier.sglang.direct import landing_frames
 from radixtier.sglang.identity import PageShape, store_identity
+from radixtier.sglang.private import take_commands
 from radixtier.sglang.resolution import sizes_of
+from radixtier.sglang.shared import Shared
 from radixtier.store.store import PageStore
 
 if TYPE_CHECKING:
@@ -167,9 +169,7 @@ def open_gates() -> None:
 
     from radixtier.sglang.native import is_patched
 
-    if is_patched():
-        return
-    for target, (hook, kind) in GATES.items():
+    for target, (hook, kind) in (ALWAYS if is_patched() else ALWAYS | GATES).items():
         HookRegistry.register(target, hook, HookType[kind])
     HookRegistry.apply_hooks()
 
@@ -184,12 +184,21 @@ def open_gate(scheduler: Any) -> None:
     # Without NVMe there is nothing to promote, but a recording learns when requests arrive.
     if mover.store is not None or cache.tells_arrivals:
         scheduler.enable_hicache_storage = True
+    if cache.ranks.size > 1:
+        take_commands(scheduler, Shared, cache.shared.arrived)
 
 
 def seal_stores() -> None:
     """From here on no page may be taken for one of the weights that the store's identity names."""
     for cache in list(_CACHES):
         cache.seal_store("weights were updated")
+
+
+def _after_pull(requests: list[Any] | None, receiver: Any) -> list[Any] | None:
+    """Send commands of the control endpoint along with requests; only the rank that reads these has a list."""
+    for cache in list(_CACHES) if requests is not None else ():
+        requests += cache.shared.take()
+    return requests
 
 
 def _after_scheduler(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -202,7 +211,12 @@ def _before_new_weights(updater: Any, *args: Any, **kwargs: Any) -> None:
 
 _WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 
-GATES = {
+_RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
+
+ALWAYS: dict[str, tuple[Any, str]] = {f"{_RECEIVER}._pull_raw_reqs": (_after_pull, "AFTER")}
+"""What is hooked in every scheduler process."""
+
+GATES: dict[str, tuple[Any, str]] = {
     "sglang.srt.managers.scheduler.Scheduler.__init__": (_after_scheduler, "AFTER"),
     f"{_WEIGHTS}.update_weights_from_disk": (_before_new_weights, "BEFORE"),
     f"{_WEIGHTS}.update_weights_from_ipc": (_before_new_weights, "BEFORE"),

@@ -6,7 +6,7 @@ what changed when one moves. Importing this imports nothing of SGLang.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -49,3 +49,13 @@ def no_retry(req: Any) -> None:
     deadline or a lost page that could bring nothing.
     """
     req.storage_prefetch_last_match_len = None
+
+
+def take_commands(scheduler: Any, kind: type, handle: Callable[[Any], None]) -> None:
+    """Have a scheduler hand over what comes among its requests and is of a kind (``Scheduler._request_dispatcher``).
+
+    It has a dispatcher by type, to which nothing public adds.
+    """
+    from sglang.utils import TypeBasedDispatcher
+
+    scheduler._request_dispatcher += TypeBasedDispatcher([(kind, handle)])
