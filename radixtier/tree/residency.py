@@ -465,7 +465,7 @@ class ResidencyTable:
         assert ((state[landed] == State.CLEAN) | (state[landed] == State.COLD)).all(), "landed and not on NVMe"
         free = np.sort(self._free_handles[: self.free_handles])
         assert (free == np.flatnonzero(state == State.FREE)).all(), "handles: free list and states disagree"
-        slots = slot[slot != NONE]
+        slots = slot[slot >= 0]  # below NONE there is no place: see `radixtier.ranks.agreed_store`
         assert len(np.unique(slots)) == len(slots), "a slot has two owners"
         reading, writing = (self.flight & (READ | COPY)) != 0, (self.flight & WRITE) != 0
         has_frame, has_slot = frame != NONE, slot != NONE
