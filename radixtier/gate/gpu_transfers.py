@@ -1,7 +1,7 @@
 """The first half of ``launch/verify_gpu.sh``: pages from a drive to GPU memory, both ways, byte by byte.
 
 Owns a store in a scratch directory, and what it is read into. Invariant: a rate counts only for pages whose bytes were
-compared afterwards. Main thread; the transfers are the store's own.
+compared afterwards; importing it imports no torch. Main thread; the transfers are the store's own.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from radixtier.footprint import HEADER_BYTES, footprint
 from radixtier.io.frames import FrameBuffer, aligned_memory
 from radixtier.io.landing import HostLanding, LandingZone
 from radixtier.io.probe import engine_factory
-from radixtier.sglang.landing import DeviceLanding
 from radixtier.store.jobs import Ints, JobDone, Sums
 from radixtier.store.store import PageStore
 from radixtier.store.weighted import weighted_sum
 from radixtier.tools.scratch import scratch
+
+if TYPE_CHECKING:
+    import torch
 
 PAGE_TOKENS = 64
 PATIENCE_S = 60.0
@@ -54,6 +55,10 @@ class Bench:
     """
 
     def __init__(self, directory: Path, n_pages: int, page_bytes: int, device: torch.device) -> None:
+        import torch
+
+        from radixtier.sglang.landing import DeviceLanding
+
         self.n, self.page_bytes, self.device = n_pages, page_bytes, device
         on_gpu = device.type == "cuda"
         memory = aligned_memory(2 * n_pages * page_bytes)
@@ -65,9 +70,11 @@ class Bench:
         if on_gpu:
             self.zone = device_zone = DeviceLanding(n_pages, page_bytes, device)
             self.rows = device_zone.rows
+            self._unregister = device_zone.close
         else:
             self.zone = host_zone = HostLanding(n_pages, page_bytes, weighted_sum)
             self.rows = torch.frombuffer(host_zone.memory, dtype=torch.uint8).view(n_pages, -1)
+            self._unregister = lambda: None
         self.seeds = np.arange(1, n_pages + 1, dtype=np.uint64)
         self.store = PageStore(
             [directory], footprint(n_pages, page_bytes, PAGE_TOKENS), frames, page_tokens=PAGE_TOKENS,
@@ -110,11 +117,13 @@ class Bench:
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
+            import torch
+
             torch.cuda.synchronize(self.device)
 
     def equal(self) -> bool:
         """Whether GPU memory has every byte that was written."""
-        return bool(torch.equal(self.rows[:, : self.page_bytes].cpu(), self.host[: self.n]))
+        return bool((self.rows[:, : self.page_bytes].cpu() == self.host[: self.n]).all())
 
     def damage(self) -> None:
         """Change a byte of the first page on the drive."""
@@ -129,8 +138,7 @@ class Bench:
     def close(self) -> None:
         """Close the store, and take back what was registered."""
         self.store.close(PATIENCE_S)
-        if isinstance(self.zone, DeviceLanding):
-            self.zone.close()
+        self._unregister()
 
 
 def measure(directory: Path, n_pages: int, page_bytes: int, device: torch.device, rounds: int = 3) -> Transfers:
