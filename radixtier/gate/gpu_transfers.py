@@ -1,7 +1,7 @@
 """The first half of ``launch/verify_gpu.sh``: pages from a drive to GPU memory, both ways, byte by byte.
 
 Owns a store in a scratch directory, and what it is read into. Invariant: a rate counts only for pages whose bytes were
-compared afterwards; importing it imports no torch. Main thread; the transfers are the store's own.
+compared afterwards. Main thread; the transfers are the store's own.
 """
 
 from __future__ import annotations
@@ -70,11 +70,9 @@ class Bench:
         if on_gpu:
             self.zone = device_zone = DeviceLanding(n_pages, page_bytes, device)
             self.rows = device_zone.rows
-            self._unregister = device_zone.close
         else:
             self.zone = host_zone = HostLanding(n_pages, page_bytes, weighted_sum)
             self.rows = torch.frombuffer(host_zone.memory, dtype=torch.uint8).view(n_pages, -1)
-            self._unregister = lambda: None
         self.seeds = np.arange(1, n_pages + 1, dtype=np.uint64)
         self.store = PageStore(
             [directory], footprint(n_pages, page_bytes, PAGE_TOKENS), frames, page_tokens=PAGE_TOKENS,
@@ -123,7 +121,9 @@ class Bench:
 
     def equal(self) -> bool:
         """Whether GPU memory has every byte that was written."""
-        return bool((self.rows[:, : self.page_bytes].cpu() == self.host[: self.n]).all())
+        import torch
+
+        return bool(torch.equal(self.rows[:, : self.page_bytes].cpu(), self.host[: self.n]))
 
     def damage(self) -> None:
         """Change a byte of the first page on the drive."""
@@ -138,7 +138,8 @@ class Bench:
     def close(self) -> None:
         """Close the store, and take back what was registered."""
         self.store.close(PATIENCE_S)
-        self._unregister()
+        if self.device.type == "cuda":
+            self.zone.close()
 
 
 def measure(directory: Path, n_pages: int, page_bytes: int, device: torch.device, rounds: int = 3) -> Transfers:

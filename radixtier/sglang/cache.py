@@ -524,6 +524,7 @@ class RadixTierCache(UnifiedRadixCache):
         except Exception:  # a miss is legal, the end of the scheduler is not
             logger.exception("radixtier: the rest of what is on NVMe cannot be brought back")
             restoration.cancel()
+            self.ranks.doubt()
         if restoration.finished:
             self._restoration = None
 
@@ -566,6 +567,8 @@ class RadixTierCache(UnifiedRadixCache):
 
     def _copy_again(self, end: int, wanted: Callable[[Pages], Flags], staged: bool = False) -> int:
         """Back wanted pages of the path that ends with a node up once more, as far as they are in HBM."""
+        if self.ranks.diverged:
+            return 0
         (path,) = self.tree_core.collect_path_info([end])
         pending = {node for write in self.ongoing_write_through.values() for node in write.publish_node_ids}
         pending |= self.ongoing_write_through.keys()

@@ -136,7 +136,7 @@ class LogicalPoolMixin:
         """Take handles with frames for ``need_size`` tokens; int64 token indices on the CPU, or None."""
         page_size = self._page_tokens
         assert need_size % page_size == 0, f"{need_size} tokens are not whole pages of {page_size}"
-        pages = self.mover.alloc(need_size // page_size)
+        pages = None if self.ranks.diverged else self.mover.alloc(need_size // page_size)
         return None if pages is None else self.tokens_of(pages)
 
     def free(self, indices: torch.Tensor) -> int:

@@ -192,11 +192,15 @@ class Server:
         self.rows = [buffer.view(torch.uint8).flatten(1) for buffer in buffers]
 
     def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any, landing: Any = None) -> PageStore:
+        ranks = 1 if self.group is None else torch.distributed.get_world_size(self.group)
+        identity = None
+        if self.weights is not None:
+            identity = StoreIdentity(weights=self.weights, tp_rank=self.rank, tp_size=ranks, **shape._asdict())
         self.store = PageStore(
             [self.directory], footprint(n_slots, frames.page_bytes, PAGE), frames, page_tokens=PAGE,
-            identity=None if self.weights is None else StoreIdentity(weights=self.weights, **shape._asdict()),
-            engine=lambda _: self.engine, wake=wake, threads=self.threads, io_bytes=2 * frames.page_bytes,
-            rank=self.rank, landing=landing,
+            identity=identity, engine=lambda _: self.engine, wake=wake, threads=self.threads,
+            io_bytes=2 * frames.page_bytes, rank=self.rank, ranks=ranks, landing=landing,
+            cleared=lambda: None if self.group is None else torch.distributed.barrier(self.group),
         )  # fmt: skip
         return self.store
 

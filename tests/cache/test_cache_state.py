@@ -44,8 +44,9 @@ def test_a_state_has_what_the_contract_says(server) -> None:
 
 def test_every_series_is_read_from_a_real_state(make_server, clock) -> None:
     budgeted = lambda: Budgeted(AdmitAll(), WriteBudget(1 << 40))  # noqa: E731
-    server = make_server(hbm=16, dram=16, nvme=64, clock=clock, admission=budgeted)
+    server = make_server(hbm=16, dram=16, nvme=64, clock=clock, admission=budgeted, landing=8)
     state = state_of(server)
+    assert state["landing"] == {"capacity": 32, "used": 0, "given_up": False, "read_bytes_per_s": None}
     wear = state["wear"]
     assert 0 < wear["budget_bytes_left"] <= wear["budget_bytes_most"] < wear["budget_bytes_per_day"] == 1 << 40
     for series in SERIES:
@@ -58,7 +59,7 @@ def test_without_nvme_figures_that_do_not_apply_are_null(make_server, clock) -> 
     server.serve(server.prompt(4, 1))
     server.settle()
     state = state_of(server)
-    assert [state[name] for name in ("store", "io", "journal", "wear")] == [None] * 4
+    assert [state[name] for name in ("store", "io", "journal", "wear", "landing")] == [None] * 5
     assert state["rank"] == {"rank": 0, "size": 1}
     assert state["tiers"]["nvme"] == {"capacity": 0, "used": 0, "writable": False}
     assert state["requests"]["finished"] == 1 and state["health"]["status"] == "ok"
