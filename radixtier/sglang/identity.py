@@ -1,6 +1,7 @@
 """What the pages of this server are valid for: which weights, in which shape.
 
-Owns nothing. Called once per scheduler process, after the model was loaded and before the store is opened.
+Owns nothing; importing it imports no torch, since the commands of benchmarks do. Called once per scheduler process,
+after the model was loaded and before the store is opened.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from radixtier import SGLANG_VERSION
 from radixtier.identity import StoreIdentity
@@ -43,6 +42,8 @@ class PageShape(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of a page."""
+        import torch
+
         elements = self.page_size * self.layers * self.kv_heads * (self.head_dim + self.v_head_dim)
         item: int = getattr(torch, self.kv_dtype).itemsize
         return elements * item

@@ -74,7 +74,7 @@ def test_fields_of_engine_are_named_as_they_were_given() -> None:
     assert name_of(SETTINGS[2]) == "radix_tier_dram_size"
 
 
-def test_the_plugin_hooks_nothing_where_sglang_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plugin_hooks_only_what_the_patch_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt import plugins
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -84,12 +84,12 @@ def test_the_plugin_hooks_nothing_where_sglang_calls(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(plugins, "radix_tier", None, raising=False)
     plugin.register()
     factory.open_gates()
-    assert hooked == [*plugin.HOOKS, *factory.GATES]
+    assert hooked == [*plugin.HOOKS, *factory.ALWAYS, *factory.GATES]
     hooked.clear()
     monkeypatch.setattr(plugins, "radix_tier", native)
     plugin.register()
     factory.open_gates()
-    assert hooked == []
+    assert hooked == list(factory.ALWAYS)
 
 
 def test_importing_it_loads_nothing() -> None:

@@ -13,20 +13,13 @@ from sglang_rig import command_line, resolved, write_model
 from radixtier.footprint import footprint
 from radixtier.machine import Machine
 from radixtier.policy.write_budget import Budgeted
-from radixtier.sglang import factory, refusals, resolution
+from radixtier.sglang import factory, resolution
 from radixtier.sglang.identity import PageShape, store_identity
 from radixtier.sglang.stack import Tiers
 
 SIZES = ["--radix-tier-hbm-size", "4MiB", "--radix-tier-dram-size", "8MiB"]
 TOKEN = 512
 """KV bytes of a token of the model with two KV heads."""
-
-
-@pytest.fixture(autouse=True)
-def without_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are worked out for any number of ranks, whether or not they are served."""
-    rows = tuple(row for row in refusals.UNSUPPORTED if row.flag != "--tp-size")
-    monkeypatch.setattr(refusals, "UNSUPPORTED", rows)
 
 
 @pytest.fixture
