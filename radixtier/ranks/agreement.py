@@ -2,6 +2,8 @@
 
 Owns the agreed time and the vector. Invariants: the vector is put together from facts that all ranks share, so it has
 the same length and meaning everywhere; all ranks learn from it at the same point of the program, before any acts on it.
+Ranks that decided differently may have more or less to say: so vectors are filled up to whole blocks, and their head
+tells how much each rank has, since a reduction of different lengths ends the processes.
 SGLang reduces once per step of its scheduler anyway, and the vector rides along (:meth:`Agreement.offer`,
 :meth:`Agreement.learn`); of its own the tier reduces at most once between two steps, where the time matters
 (:meth:`Agreement.refresh`). Scheduler thread only.
@@ -25,6 +27,12 @@ Longs = npt.NDArray[np.int64]
 
 MOST_MEASURES = 64
 """Measurements in one vector; more wait for the next."""
+
+BLOCK = 512
+"""Numbers by which the vector grows; so few more cost a reduction nothing."""
+
+HEAD = 5
+"""Numbers in front: the time, and what has to be the same on all ranks, each with its negative."""
 
 _US = 1e6
 
@@ -150,22 +158,22 @@ class Agreement:
         """Return what this rank has to say; :meth:`learn` has to follow with the minimum over all ranks."""
         state = self.state()
         told = [-micros for micros, _ in self._measures][:MOST_MEASURES]
-        self._offered = [
-            np.array([int(self._clock() * _US), state, -state], np.int64),
-            np.array(told, np.int64),
-            *(section.offer() for section in self._sections),
-        ]
-        return np.concatenate(self._offered)
+        self._offered = [np.array(told, np.int64), *(section.offer() for section in self._sections)]
+        n = sum(map(len, self._offered))
+        head = np.array([int(self._clock() * _US), state, -state, n, -n], np.int64)
+        fill = np.zeros(-(len(head) + n) % BLOCK, np.int64)
+        return np.concatenate([head, *self._offered, fill])
 
     def learn(self, agreed: Longs) -> None:
         """Take the minimum over the ranks of what was offered."""
-        ends = np.cumsum([len(part) for part in self._offered])
-        head, measures, *rest = np.split(agreed, ends[:-1])
-        self._now = max(self._now, int(head[0]) / _US)
+        now, state, state_again, n, n_again = agreed[:HEAD].tolist()
+        self._now = max(self._now, now / _US)
         self._fresh = False
-        if head[1] != -head[2]:
+        if state != -state_again or n != -n_again:
             self._diverge("the ranks of this server have decided differently")
             return
+        ends = np.cumsum([len(part) for part in self._offered])
+        measures, *rest = np.split(agreed[HEAD : HEAD + n], ends[:-1])
         for longest in measures.tolist():
             _, tell = self._measures.popleft()
             tell(-longest / _US)
