@@ -181,8 +181,11 @@ class RankedRestoration:
     # ---- telling -------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
+        if self._ranks.rank or self._end_told or self._words.waiting:
+            return
         restorer = self._restorer
-        if restorer is None or self._end_told or self._words.waiting:
+        if restorer is None:  # others have something on record, this rank has not
+            self._say_end()
             return
         done = restorer.done
         for slots in restorer.take_dropped():
@@ -199,9 +202,12 @@ class RankedRestoration:
             self._words.say(pickle.dumps(rows))
             self._last_told = len(rows)
         elif done:
-            self._end_told = True
-            self._last_told = 0
-            self._words.say(END)
+            self._say_end()
+
+    def _say_end(self) -> None:
+        self._end_told = True
+        self._last_told = 0
+        self._words.say(END)
 
     def _remember(self, paths: Paths, stretch: Stretch, path: Tokens) -> None:
         paths.put(stretch.keys[-1].tobytes(), np.concatenate([path, stretch.tokens.reshape(-1)]))
