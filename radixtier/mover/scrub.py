@@ -81,9 +81,7 @@ class Scrub:
         table, store = self._table, self._jobs.store
         assert store is not None
         self._budget -= len(pages) * self._page_bytes
-        slots: Slots = table.slot[pages]
-        # In the order on the drive, since these pages belong to no path.
-        pages = pages[np.argsort(slots)]
+        # Not in the order of their slots, which each rank has others of: what became of a page goes by its place here.
         table.begin_verify(pages)
         tag = self._jobs.start(lambda job: self._commit(pages, job))
         store.verify(table.slot[pages].astype("i8"), table.key[pages, 0], table.checksum[pages], tag)

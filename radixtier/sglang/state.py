@@ -64,6 +64,8 @@ class StateReader:
         stats = None if store is None else store.stats()
         drives = [] if store is None else store.health()
         now = time.time()
+        # Each rank looks in its own time, so nothing that decides may learn from it.
+        drive = mover.rate.shown()
         state: dict[str, Any] = {
             "pid": os.getpid(),
             "version": radixtier.__version__,
@@ -91,10 +93,10 @@ class StateReader:
             "policies": {"eviction": mover.tree.policy, "admission": mover.parking.admission.name},
             "pins": cache.steering.pins.figures(cache.ranks.now()),
             "estimates": {
-                "nvme_read_bytes_per_s": mover.rate.rate,
-                "nvme_slowness": mover.rate.slowness,
-                "copy_bytes_per_s": cache.copies.rate,
-                "prefill": cache.prefill.cost.machine._asdict(),
+                "nvme_read_bytes_per_s": drive.rate,
+                "nvme_slowness": drive.slowness,
+                "copy_bytes_per_s": cache.copies.shown(),
+                "prefill": cache.prefill.cost.shown()._asdict(),
             },
             "counters": mover.stats.to_json(),
             "parked_pages": len(mover.parking),
@@ -130,7 +132,7 @@ class StateReader:
             "capacity": table.n_landing * page_size,
             "used": (table.n_landing - table.free_landing) * page_size,
             "given_up": landings.given_up,
-            "read_bytes_per_s": landings.rate.rate if landings.rate.jobs else None,
+            "read_bytes_per_s": landings.rate.shown().rate if landings.rate.jobs else None,
         }
 
     def _requests(self) -> dict[str, Any]:

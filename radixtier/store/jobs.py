@@ -50,6 +50,8 @@ class Job:
     """The drive was asked for the page and failed, or gave wrong bytes: its slot is not to be trusted."""
     weighted: Sums | None = None
     """Of a write for a store with a landing zone: the result's second checksums."""
+    order: Ints | None = None
+    """Where the caller has each page, if pages were put into another order."""
     chunks_left: int = 0
     nbytes: int = 0
     cancelled: bool = False
@@ -61,8 +63,9 @@ class Job:
         """Return the result, once no chunk is left."""
         now = time.perf_counter()
         started = now if self.started_at is None else self.started_at
+        back = slice(None) if self.order is None else np.argsort(self.order)
         return JobDone(
-            self.tag, self.kind, self.slots, self.ok, self.corrupt, self.checksums, self.nbytes,
+            self.tag, self.kind, self.slots[back], self.ok[back], self.corrupt[back], self.checksums[back], self.nbytes,
             self.cancelled, self.error, queue_seconds=started - self.queued_at, service_seconds=now - started,
             weighted=self.weighted,
         )  # fmt: skip

@@ -250,9 +250,15 @@ class PageStore:
         self._submit(new_job("read", frames, slots, seeds, checksums, tag), priority)
 
     def verify(self, slots: Ints, seeds: Sums, checksums: Sums, tag: Hashable) -> None:
-        """Queue the check of ``slots[i]`` against ``checksums[i]``, behind everything else; needs no frames."""
+        """Queue the check of ``slots[i]`` against ``checksums[i]``, behind everything else; needs no frames.
+
+        Slots are read in the order in which they lie on the drive, whatever the order of the call.
+        """
         nowhere = np.full(len(slots), -1, dtype=np.int64)
-        self._submit(new_job("verify", nowhere, slots, seeds, checksums, tag), Priority.SCRUB)
+        order = np.argsort(slots)
+        job = new_job("verify", nowhere, slots[order], seeds[order], checksums[order], tag)
+        job.order = order
+        self._submit(job, Priority.SCRUB)
 
     def _check_frames(self, frames: Ints, slots: Ints, n_frames: int) -> None:
         assert len(frames) == len(slots)

@@ -235,3 +235,16 @@ def test_metrics_that_cannot_be_had_leave_the_server_running(make_server, clock,
     assert record.levelname == "WARNING" and record.message.startswith("radixtier: none of our series")
     assert server.serve(server.prompt(4, 1)).hit == 0
     server.settle()
+
+
+def test_a_look_learns_nothing_that_decides(server) -> None:
+    """Each rank looks in its own time, and its coefficients are fitted when somebody asks for them."""
+    bring_to_nvme(server, server.prompt(4, seed=1))
+    server.serve(server.prompt(4, seed=1))
+    fits = [server.cache.copies._fit, server.cache.prefill.cost._fit, server.cache.mover.rate._reads]
+    for fit in fits:
+        fit.add(1, [1.0] * len(fit.theta), 1.0)
+    before = [fit._fitted for fit in fits]
+    assert all(fit.seen > fitted for fit, fitted in zip(fits, before, strict=True))
+    state_of(server)
+    assert [fit._fitted for fit in fits] == before

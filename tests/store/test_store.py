@@ -545,6 +545,20 @@ def test_verify_finds_what_a_read_would_find(rig: Rig) -> None:
     assert rig.store.stats()["verify_errors"] == 7
 
 
+def test_verify_reads_in_the_order_on_the_drive_and_tells_in_that_of_the_call(make_rig: MakeRig) -> None:
+    rig = make_rig(threads=1, pages_per_transfer=8)
+    keys, where, sums = rig.stored(7)
+    rig.damage(3, 9)
+    reads = rig.engine.delay("read", 0.0)
+    order = np.array([6, 3, 0, 5, 1, 4, 2])
+    rig.store.verify(where[order], seeds_of(keys)[order], sums[order], "v")
+    [job] = rig.settle()
+    assert job.slots.tolist() == where[order].tolist()
+    assert np.flatnonzero(job.corrupt).tolist() == np.flatnonzero(~job.ok).tolist() == [1]
+    assert (job.checksums == sums[order]).tolist() == job.ok.tolist()
+    assert reads.hits == 1
+
+
 def test_verifying_comes_last_and_one_at_a_time(make_rig: MakeRig) -> None:
     rig = make_rig(threads=6, pages_per_transfer=1)
     keys, where, sums = rig.stored(8)
