@@ -158,18 +158,18 @@ def open_store(
     )
 
 
-def open_gates() -> None:
+def open_gates(*, several: bool) -> None:
     """Let the scheduler ask the cache for promotions, and let the store know when weights are updated.
 
     The scheduler asks only for SGLang's own storage backends. A hook on its constructor, instead of posing as a storage
     backend: that would start SGLang's storage threads and hash every token once more for nothing. A patched SGLang
-    calls :func:`open_gate` and :func:`seal_stores` by itself.
+    calls :func:`open_gate` and :func:`seal_stores` by itself. ``several`` is whether the server has several ranks.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from radixtier.sglang.native import is_patched
 
-    for target, (hook, kind) in (ALWAYS if is_patched() else ALWAYS | GATES).items():
+    for target, (hook, kind) in ((SHARING if several else {}) | ({} if is_patched() else GATES)).items():
         HookRegistry.register(target, hook, HookType[kind])
     HookRegistry.apply_hooks()
 
@@ -213,8 +213,8 @@ _WEIGHTS = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWei
 
 _RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
 
-ALWAYS: dict[str, tuple[Any, str]] = {f"{_RECEIVER}._pull_raw_reqs": (_after_pull, "AFTER")}
-"""What is hooked in every scheduler process."""
+SHARING: dict[str, tuple[Any, str]] = {f"{_RECEIVER}._pull_raw_reqs": (_after_pull, "AFTER")}
+"""What is hooked in a scheduler process that is one of several, also with the patch."""
 
 GATES: dict[str, tuple[Any, str]] = {
     "sglang.srt.managers.scheduler.Scheduler.__init__": (_after_scheduler, "AFTER"),

@@ -69,7 +69,7 @@ def test_every_option_on_the_page_exists() -> None:
             waiting += subcommands(parser).values()
         if name != "serve":
             text = re.sub(r"\[[^]]*\]\([^)]*\)", "", section(name))
-            foreign = {"--device", "--config", "--cpu-demo", "--tp-size"} if name == "suggest" else {"--device"}
+            foreign = {"--device", "--config", "--cpu-demo"} if name == "suggest" else {"--device"}
             assert set(re.findall(r"--[a-z][a-z-]+", text)) - known - foreign == set()
 
 

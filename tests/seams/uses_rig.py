@@ -13,7 +13,7 @@ from typing import NamedTuple
 import radixtier
 from radixtier.cpu.transfers import CPU_KERNELS
 from radixtier.seams.source import Package
-from radixtier.sglang.factory import ALWAYS, GATES
+from radixtier.sglang.factory import GATES, SHARING
 from radixtier.sglang.identity import _WHAT_ELSE
 from radixtier.sglang.plugin import HOOKS, STEPS
 
@@ -99,7 +99,7 @@ def uses(package: Package) -> dict[Use, str]:
 
 def _tables(package: Package) -> Iterator[Use]:
     """What is listed as data: hooks, steps of the resolution, kernels, arguments that go into the identity."""
-    for target in (*HOOKS, *ALWAYS, *GATES):
+    for target in (*HOOKS, *SHARING, *GATES):
         parts = target.split(".")
         cut = next(n for n in range(len(parts) - 1, 0, -1) if package.module(".".join(parts[:n])))
         yield Use(".".join(parts[:cut]), ".".join(parts[cut:]))
