@@ -1,4 +1,4 @@
-"""One rank of a server in miniature, a process of its own: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES``.
+"""One rank of a server in miniature: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES [KIND]``, a process.
 
 All ranks take the same random steps; each has a drive that is slow and fails in its own way. Prints a line of JSON per
 life, between which the server is restarted: what was decided, and the accounts.
@@ -25,6 +25,7 @@ from test_oracle import Chaos
 from radixtier.mover import writebehind
 from radixtier.ranks import Agreement
 from radixtier.store import health
+from radixtier.tree.residency import WRITE
 
 LOOK = 500
 """Steps between two comparisons."""
@@ -81,6 +82,10 @@ class RankChaos(Chaos):
             table.key,
         ):
             state.update(array.tobytes())
+        if self.server.shared:  # and where everything is that was not being written just now
+            settled = table.flight & WRITE == 0
+            for array in (table.slot, table.checksum, table.weighted):
+                state.update(array[settled[: len(array)]].tobytes())
         state.update(repr((cache.total_size(), cache.evictable_size(), cache.protected_size())).encode())
         tree = cache.mover.tree
         state.update(repr([(n, run.parent, run.uses, run.live) for n, run in tree.runs.items()]).encode())
@@ -115,6 +120,7 @@ def restored(server: Server) -> None:
 
 def main() -> None:
     directory, rank, ranks, steps, seed, lives = Path(sys.argv[1]), *map(int, sys.argv[2:7])
+    kind = sys.argv[7] if len(sys.argv) > 7 else "mha"
     import torch
 
     torch.set_num_threads(1)
@@ -124,7 +130,7 @@ def main() -> None:
     store = directory / "nvme"
     store.mkdir(exist_ok=True)
     for life in range(lives):
-        server = Server(store, 8, 16, 96, group=torch.distributed.group.WORLD, rank=rank, idle=True)
+        server = Server(store, 8, 16, 96, group=torch.distributed.group.WORLD, rank=rank, idle=True, kind=kind)
         server.prefill_rate(1000)
         chaos, collectives = RankChaos(server, seed + life), Collectives()
         agreement, stats = server.cache.ranks, server.cache.mover.stats
@@ -143,6 +149,7 @@ def main() -> None:
                     "aborted": chaos.aborted, "flushed": chaos.flushed, "faults": chaos.faults, "counts": counts,
                     "promoted": stats.promoted, "written": stats.written, "read_failures": stats.read_failures,
                     "write_failures": stats.write_failures, "lost": stats.lost, "restored": stats.restored,
+                    "write_bytes": server.store.stats()["write_bytes"], "slot_bytes": server.store.slot_bytes,
                     "held": int(server.table.held), "leases": int(server.table.lease.sum()),
                 }
             )
