@@ -15,7 +15,6 @@ import numpy as np
 
 from radixtier.ranks.agreement import Agreement, Longs
 from radixtier.ranks.completions import CANCELLED, CORRUPT, FAILED, OK, Codes, Completion, Completions
-from radixtier.store.borrowed import BorrowedStore
 from radixtier.store.jobs import Ints, JobDone, Kind, Priority, Sums
 from radixtier.store.store import PageStore
 
@@ -37,7 +36,7 @@ class AgreedStore:
     _tells = 0
     """Numbers of a written page that one rank alone knows, see :class:`Completions`."""
 
-    def __init__(self, store: PageStore | BorrowedStore, agreement: Agreement) -> None:
+    def __init__(self, store: PageStore, agreement: Agreement) -> None:
         self._store = store
         self._agreement = agreement
         self._jobs = Completions()

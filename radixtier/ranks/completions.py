@@ -108,9 +108,7 @@ class Completions:
         """
         self._open[tag] = _Open(tag, pages, urgency, tells)
 
-    def end(
-        self, tag: int, codes: Codes, seconds: tuple[float, float], local: Any, told: Longs | None = None
-    ) -> None:
+    def end(self, tag: int, codes: Codes, seconds: tuple[float, float], local: Any, told: Longs | None = None) -> None:
         """A job is over on this rank; ``told``, of shape (pages, numbers), on the rank that knows."""
         job = self._open[tag]
         job.codes, job.seconds, job.local, job.told = codes, seconds, local, told

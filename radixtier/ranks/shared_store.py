@@ -14,6 +14,8 @@ Scheduler thread only, but for what the store itself allows.
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from radixtier.ranks.agreed_store import AgreedStore, over_at_once
@@ -40,7 +42,8 @@ class SharedStore(AgreedStore):
 
     def __init__(self, store: PageStore | BorrowedStore, agreement: Agreement) -> None:
         self._borrower = store if isinstance(store, BorrowedStore) else None
-        super().__init__(store, agreement)
+        # Of what is borrowed, less is asked than a page store has.
+        super().__init__(cast(PageStore, store), agreement)
 
     # ---- what is agreed ------------------------------------------------------------------------------
 

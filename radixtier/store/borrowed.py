@@ -3,7 +3,7 @@
 Owns its open files and the threads that read. Slots, checksums and what is on record are the owner's, whom this store
 never asks: whoever reads here knows that the slots are written and stay so until the read is over. Invariant: a page
 counts as read only when its bytes have the checksum that the owner told. The scheduler thread calls everything but
-`stats`, `take_latencies` and `read_bandwidth`, which any thread may call, and waits for I/O only in `drain` and `close`.
+`stats`, `take_latencies` and `read_bandwidth`, which any thread may call; it waits for I/O only in `drain` and `close`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from radixtier.io.frames import FrameBuffer
 from radixtier.io.landing import LandingZone
 from radixtier.store.board import Board
 from radixtier.store.borrowed_drive import BorrowedDrive
-from radixtier.store.health import DriveHealth
 from radixtier.store.header import Header
+from radixtier.store.health import DriveHealth
 from radixtier.store.jobs import Chunk, Ints, JobDone, Priority, Sums, cut, new_job
 from radixtier.store.latency import Observed
 from radixtier.store.lent import LentSlab

@@ -141,7 +141,8 @@ class PageStore:
             self._drives = [
                 Drive(
                     volume, frames, self._board, base=i * volume.plan.n_slots,
-                    threads=threads_of_drive(threads, len(volumes)), pages_per_chunk=self._pages_per_chunk, post=self._post, figures=self._board.stats, landing=landing,
+                    threads=threads_of_drive(threads, len(volumes)), pages_per_chunk=self._pages_per_chunk,
+                    post=self._post, figures=self._board.stats, landing=landing,
                 )
                 for i, volume in enumerate(volumes)
             ]  # fmt: skip
