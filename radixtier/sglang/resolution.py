@@ -98,7 +98,12 @@ def check_resolved(server_args: Any) -> None:
     refuse(server_args, _check_sizes(config, sizes, _view(server_args)) + _check_latent_pool(server_args, sizes))
     logger.info("radixtier: %s", _summary(config, sizes))
     copies = _copies(server_args)
-    if copies > 1:
+    if sizes.ranks > sizes.stores:
+        logger.info(
+            "radixtier: every rank has the whole latent of a token: HBM and DRAM hold it %d times, NVMe once",
+            sizes.ranks,
+        )
+    elif copies > 1:
         logger.info(
             "radixtier: every KV head is on %d ranks, so a token takes %d times the bytes: fewer ranks (--tp-size) "
             "would keep more in the same space", copies, copies,

@@ -51,8 +51,8 @@ class BorrowedStore:
     quarantined = free_slots = used_slots = capacity_bytes = 0
     """Of its own it has none of these."""
     sealed_because: str | None = None
-    has_rows = False
-    writable = False
+    has_rows = writable = False
+    borrowed = True
 
     def __init__(
         self,

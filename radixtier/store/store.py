@@ -101,6 +101,9 @@ class PageStore:
         When a directory cannot be used; the message names the flag and the fix.
     """
 
+    borrowed = False
+    """Whether the pages are in another rank's store."""
+
     def __init__(
         self,
         directories: Sequence[Path],

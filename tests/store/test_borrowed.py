@@ -345,5 +345,3 @@ def test_closing_says_that_a_read_is_stuck(owner_of: Callable[..., Rig], borrow:
     reader.store.read(np.arange(3), slots, seeds_of(keys), sums, "over")
     [job] = reader.settle()
     assert not job.ok.any() and job.error == "the store is closed"
-
-
