@@ -149,6 +149,7 @@ def main() -> None:
                     "aborted": chaos.aborted, "flushed": chaos.flushed, "faults": chaos.faults, "counts": counts,
                     "promoted": stats.promoted, "written": stats.written, "read_failures": stats.read_failures,
                     "write_failures": stats.write_failures, "lost": stats.lost, "restored": stats.restored,
+                    "stored": int((server.table.slot >= 0).sum()),
                     "write_bytes": server.store.stats()["write_bytes"], "slot_bytes": server.store.slot_bytes,
                     "held": int(server.table.held), "leases": int(server.table.lease.sum()),
                 }
