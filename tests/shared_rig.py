@@ -1,4 +1,4 @@
-"""Ranks that have the same bytes, in one process and in lockstep: a mover each, one store, and what is borrowed of it."""
+"""Ranks with the same bytes, in one process and in lockstep: a mover each, one store, and what is borrowed of it."""
 
 from __future__ import annotations
 

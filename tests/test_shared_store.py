@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from shared_rig import PAGE, SharedRanks
 
+from radixtier.io.faults import FaultEngine
 from radixtier.mover import writebehind
 from radixtier.store import borrowed_drive, health
 from radixtier.tree.residency import DOOMED, READ, State
@@ -188,6 +189,17 @@ def test_what_is_being_written_when_the_ranks_part_is_the_first_ones(make_ranks:
         world.table.check()
 
 
+def misbehave(engine: FaultEngine, pick: int) -> None:
+    if pick < 2:
+        engine.error("read" if pick else "write", errno.EIO, times=1)
+    elif pick == 2:
+        engine.flip("read", times=1)
+    elif pick == 3:
+        engine.delay("read", 0.003, times=4)
+    else:
+        engine.clear()
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_steps_leave_all_ranks_alike(make_ranks: Make, seed: int) -> None:
     """Each rank's drive fails in its own way and time."""
@@ -212,16 +224,7 @@ def test_random_steps_leave_all_ranks_alike(make_ranks: Make, seed: int) -> None
             leaf = rng.choice(first.leaves())
             ranks.each(lambda world, leaf=leaf: world.free(np.array([leaf], np.int64)))  # type: ignore[misc]
         elif roll < 0.80:
-            engine = rng.choice(ranks.engines)
-            rng.choice(
-                [
-                    lambda: engine.error("read", errno.EIO, times=1),
-                    lambda: engine.error("write", errno.EIO, times=1),
-                    lambda: engine.flip("read", times=1),
-                    lambda: engine.delay("read", 0.003, times=4),
-                    engine.clear,
-                ]
-            )()
+            misbehave(rng.choice(ranks.engines), rng.randrange(5))
             faults += 1
         ranks.step()
         ranks.check()

@@ -48,8 +48,9 @@ class Geometry:
         block_tokens
             Tokens of a block.
         nvme
-            Whether they lie in a store: each rank has its own, or the first one for all that have the same bytes; it
-            rounds what it has of a block up to 4 KiB and keeps a journal. A block is taken for a page; a server whose pages are smaller loses more.
+            Whether they lie in a store: each rank has its own, or the first one for all that have the same bytes. It
+            rounds what it has of a block up to 4 KiB and keeps a journal. A block is taken for a page; a server whose
+            pages are smaller loses more.
         """
         if not nvme:
             return nbytes // (self.bytes_per_token * block_tokens)

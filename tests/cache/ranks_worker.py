@@ -250,6 +250,7 @@ def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: in
                     "sealed": server.store.sealed_because is not None,
                     # What each rank has of its own:
                     "faults": chaos.faults, "write_bytes": server.store.stats()["write_bytes"],
+                    "stored": int((server.table.slot >= 0).sum()), "slot_bytes": server.store.slot_bytes,
                 }
             ),
             flush=True,
