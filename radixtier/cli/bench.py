@@ -15,6 +15,7 @@ BENCHES: Table = {
     "lab": ("radixtier.lab.bench", "cost of a replay per block reference, for longer traces and larger trees"),
     "match": ("radixtier.sglang.bench_match", "cost of a prefix match per tier, against stock SGLang"),
     "io": ("radixtier.tools.bench_io", "bandwidth of the store on a drive, against what the drive can do"),
+    "ranks": ("radixtier.sglang.bench_ranks", "what agreeing over tensor parallel ranks costs a step"),
     "restart": ("radixtier.sglang.bench_restart", "how fast a full store comes back at a restart"),
     "serve": ("radixtier.cli.bench_serve", "how a server answers what its users ask; two servers in one run"),
     "noreuse": ("radixtier.demo.bench_noreuse", "throughput of a load without reuse, against stock SGLang"),

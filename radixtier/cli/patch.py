@@ -31,8 +31,9 @@ PROG = "radixtier patch"
 
 EXPLANATION = """\
 The plugin needs no patch. With it the tier is a part of SGLang: `sglang serve --help` lists the flags,
-Engine(enable_radix_tier=True, ...) takes them, /server_info shows them, and nothing is hooked at run time. Only files
-that are as SGLang ships them are changed; revert gives them back byte for byte. Stop servers first.
+Engine(enable_radix_tier=True, ...) takes them, /server_info shows them, and nothing is hooked at run time (with several
+ranks, one function). Only files that are as SGLang ships them are changed; revert gives them back byte for byte. Stop
+servers first.
 """
 
 _MEANING: dict[Whole, str] = {

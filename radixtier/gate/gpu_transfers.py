@@ -9,20 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from radixtier.footprint import HEADER_BYTES, footprint
 from radixtier.io.frames import FrameBuffer, aligned_memory
 from radixtier.io.landing import HostLanding, LandingZone
 from radixtier.io.probe import engine_factory
-from radixtier.sglang.landing import DeviceLanding
 from radixtier.store.jobs import Ints, JobDone, Sums
 from radixtier.store.store import PageStore
 from radixtier.store.weighted import weighted_sum
 from radixtier.tools.scratch import scratch
+
+if TYPE_CHECKING:
+    import torch
 
 PAGE_TOKENS = 64
 PATIENCE_S = 60.0
@@ -54,6 +55,10 @@ class Bench:
     """
 
     def __init__(self, directory: Path, n_pages: int, page_bytes: int, device: torch.device) -> None:
+        import torch
+
+        from radixtier.sglang.landing import DeviceLanding
+
         self.n, self.page_bytes, self.device = n_pages, page_bytes, device
         on_gpu = device.type == "cuda"
         memory = aligned_memory(2 * n_pages * page_bytes)
@@ -110,10 +115,14 @@ class Bench:
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
+            import torch
+
             torch.cuda.synchronize(self.device)
 
     def equal(self) -> bool:
         """Whether GPU memory has every byte that was written."""
+        import torch
+
         return bool(torch.equal(self.rows[:, : self.page_bytes].cpu(), self.host[: self.n]))
 
     def damage(self) -> None:
@@ -129,7 +138,7 @@ class Bench:
     def close(self) -> None:
         """Close the store, and take back what was registered."""
         self.store.close(PATIENCE_S)
-        if isinstance(self.zone, DeviceLanding):
+        if self.device.type == "cuda":
             self.zone.close()
 
 

@@ -52,8 +52,8 @@ class LandingZone(ABC):
     def sums(self, frames: Frames, seeds: Sums) -> Sums:
         """Return the weighted sums of the page images in ``frames``; nothing looks at these any more on return."""
 
-    def close(self) -> None:  # noqa: B027
-        """Give up what the zone has beside its memory; no transfer may run any more."""
+    def close(self) -> None:  # noqa: B027 - ordinary memory has nothing to give back
+        """Take back what was registered with a driver; no transfer may run any more."""
 
     def _stretches(self, frames: Frames) -> list[tuple[int, int]]:
         """Return the first and the number of frames of each stretch of neighbours."""

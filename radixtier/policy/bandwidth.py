@@ -45,6 +45,23 @@ class _Job(NamedTuple):
     seconds: float
 
 
+class _Shape(NamedTuple):
+    latency: float
+    per_byte: float
+
+    def seconds(self, moved: Amount) -> Amount:
+        return self.latency + self.per_byte * moved
+
+
+class Shown(NamedTuple):
+    """What is believed of a drive, to be shown."""
+
+    rate: float
+    """Bytes/s of a long read."""
+    slowness: float
+    """How much slower than usual the drive is now, 1 for as fast."""
+
+
 class ReadRate:
     """Running estimate of how long a read from NVMe takes.
 
@@ -106,17 +123,28 @@ class ReadRate:
     @property
     def slowness(self) -> float:
         """How much slower than the shape the drive is now, 1 for as fast."""
+        return self._slowness(self._shape)
+
+    def _slowness(self, shape: _Shape) -> float:
         jobs = [*self._last, self._open] if self._open is not None else list(self._last)
         if not jobs:
             return 1.0
-        late = [job.seconds / self._plain(float(job.moved)) for job in jobs]
+        late = [job.seconds / shape.seconds(float(job.moved)) for job in jobs]
         mean = sum(job.nbytes * each for job, each in zip(jobs, late, strict=True)) / sum(job.nbytes for job in jobs)
         return mean if self._open is None else max(mean, late[-1])
 
     @property
     def rate(self) -> float:
         """Bytes/s of a long read, as believed now."""
-        return 1.0 / (self.slowness * float(self._shape[1]) + 1e-18)
+        return self._rate(self._shape)
+
+    def _rate(self, shape: _Shape) -> float:
+        return 1.0 / (self._slowness(shape) * shape.per_byte + 1e-18)
+
+    def shown(self) -> Shown:
+        """Return the estimate for whoever only looks: to ask changes nothing, where the rest may learn from it."""
+        shape = _Shape(*self._fit.shown().tolist())
+        return Shown(self._rate(shape), self._slowness(shape))
 
     @property
     def jobs(self) -> int:
@@ -125,16 +153,16 @@ class ReadRate:
 
     def seconds(self, nbytes: Amount, queued_bytes: float = 0.0) -> Amount:
         """Seconds until ``nbytes`` have arrived that are read after ``queued_bytes``; the latency even for 0 bytes."""
-        return self.slowness * self._plain(nbytes + queued_bytes)
+        shape = self._shape
+        return self._slowness(shape) * shape.seconds(nbytes + queued_bytes)
 
     @property
-    def _shape(self) -> tuple[float, float]:
-        fit = self._reads if self._reads.seen or not self._writes.seen else self._writes
-        return float(fit.theta[0]), float(fit.theta[1])
+    def _shape(self) -> _Shape:
+        return _Shape(*self._fit.theta.tolist())
 
-    def _plain(self, moved: Amount) -> Amount:
-        latency, per_byte = self._shape
-        return latency + per_byte * moved
+    @property
+    def _fit(self) -> TimeFit:
+        return self._reads if self._reads.seen or not self._writes.seen else self._writes
 
 
 class CopyRate:
@@ -151,6 +179,10 @@ class CopyRate:
     def rate(self) -> float:
         """Bytes/s of a long copy, as believed now."""
         return 1.0 / (float(self._fit.theta[1]) + 1e-18)
+
+    def shown(self) -> float:
+        """Return :attr:`rate` for whoever only looks: to ask changes nothing."""
+        return 1.0 / (float(self._fit.shown()[1]) + 1e-18)
 
     def seconds(self, nbytes: Amount) -> Amount:
         """Seconds to copy ``nbytes`` in one go; the latency even for 0 bytes."""

@@ -64,6 +64,10 @@ class PrefillCost:
         """The coefficients as believed now."""
         return Machine(*self._fit.theta.tolist())
 
+    def shown(self) -> Machine:
+        """Return :attr:`machine` for whoever only looks: to ask changes nothing."""
+        return Machine(*self._fit.shown().tolist())
+
     @property
     def batches(self) -> int:
         """Batches seen."""

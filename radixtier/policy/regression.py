@@ -77,10 +77,12 @@ class TimeFit:
         self._age = np.full((rings, RING), -1, np.int64)
         self._filled = [0] * rings
         self._zeros = np.array([m for m in product((False, True), repeat=n) if any(m)])
-        self._theta = self._prior
+        self._theta = self._shown = self._prior
         self.seen = 0
         """Entries so far."""
         self._fitted = 0
+        self._looked = (0, 0)
+        """Entries, and those of the last fit, when somebody last looked."""
 
     def add(self, size: float, features: Sequence[float], seconds: float) -> None:
         """Add work of ``size`` with these features that took ``seconds``; ignored if not finite or not above zero."""
@@ -96,11 +98,26 @@ class TimeFit:
 
     @property
     def theta(self) -> Floats:
-        """Coefficients, seconds per unit, shape ``[features]``; none below zero, not all zero."""
-        if self.seen - self._fitted >= min(EVERY, 1 + self._fitted // 4):
+        """Coefficients, seconds per unit, shape ``[features]``; none below zero, not all zero.
+
+        What they are depends on when somebody asked: this is for decisions, which all ranks take at the same points.
+        """
+        if self._due:
             self._theta = self._fit()
             self._fitted = self.seen
         return self._theta
+
+    def shown(self) -> Floats:
+        """Return what :attr:`theta` would be, for whoever only looks: to ask changes nothing."""
+        if not self._due:
+            return self._theta
+        if self._looked != (self.seen, self._fitted):
+            self._looked, self._shown = (self.seen, self._fitted), self._fit()
+        return self._shown
+
+    @property
+    def _due(self) -> bool:
+        return self.seen - self._fitted >= min(EVERY, 1 + self._fitted // 4)
 
     def _weights(self) -> Floats:
         rank = np.argsort(np.argsort(-self._age, axis=1), axis=1)

@@ -2,6 +2,8 @@
 
 Owns the agreed time and the vector. Invariants: the vector is put together from facts that all ranks share, so it has
 the same length and meaning everywhere; all ranks learn from it at the same point of the program, before any acts on it.
+Ranks that decided differently may have more or less to say: so vectors are filled up to whole blocks, and their head
+tells how much each rank has, since a reduction of different lengths ends the processes.
 SGLang reduces once per step of its scheduler anyway, and the vector rides along (:meth:`Agreement.offer`,
 :meth:`Agreement.learn`); of its own the tier reduces at most once between two steps, where the time matters
 (:meth:`Agreement.refresh`). Scheduler thread only.
@@ -22,6 +24,9 @@ import numpy.typing as npt
 logger = logging.getLogger(__name__)
 
 Longs = npt.NDArray[np.int64]
+
+BLOCK = 512
+"""The vector has a multiple of so many numbers: ranks that differ in what they have to say still reduce, and notice."""
 
 MOST_MEASURES = 64
 """Measurements in one vector; more wait for the next."""
@@ -69,6 +74,9 @@ class Ranks(Protocol):
     def agreed(self, value: int) -> int:
         """Return the least of what the ranks say, at once; for the start, not for a step."""
 
+    def doubt(self) -> None:
+        """Something went wrong on this rank alone, and what it decides may differ from now on."""
+
     def leave(self) -> None:
         """Agree with nobody from now on: this rank ends."""
 
@@ -97,6 +105,9 @@ class Alone:
     def agreed(self, value: int) -> int:
         """Return the value."""
         return value
+
+    def doubt(self) -> None:
+        """Do nothing."""
 
     def leave(self) -> None:
         """Do nothing."""
@@ -136,6 +147,7 @@ class Agreement:
         self._sections: list[Section] = []
         self._measures: deque[tuple[int, Callable[[float], None]]] = deque()
         self._offered: list[Longs] = []
+        self._spoilt = 0
         self._now = 0.0
         self._fresh = False
         self.learn(group.minimum(self.offer()))
@@ -148,19 +160,18 @@ class Agreement:
 
     def offer(self) -> Longs:
         """Return what this rank has to say; :meth:`learn` has to follow with the minimum over all ranks."""
-        state = self.state()
         told = [-micros for micros, _ in self._measures][:MOST_MEASURES]
-        self._offered = [
-            np.array([int(self._clock() * _US), state, -state], np.int64),
-            np.array(told, np.int64),
-            *(section.offer() for section in self._sections),
-        ]
-        return np.concatenate(self._offered)
+        parts = [np.array(told, np.int64), *(section.offer() for section in self._sections)]
+        state = checksum([self.state() + self._spoilt, *map(len, parts)])
+        head = np.array([int(self._clock() * _US), state, -state], np.int64)
+        self._offered = [head, *parts]
+        used = sum(map(len, self._offered))
+        return np.concatenate([*self._offered, np.zeros(-used % BLOCK, np.int64)])
 
     def learn(self, agreed: Longs) -> None:
         """Take the minimum over the ranks of what was offered."""
         ends = np.cumsum([len(part) for part in self._offered])
-        head, measures, *rest = np.split(agreed, ends[:-1])
+        head, measures, *rest, _ = np.split(agreed, ends)
         self._now = max(self._now, int(head[0]) / _US)
         self._fresh = False
         if head[1] != -head[2]:
@@ -206,6 +217,10 @@ class Agreement:
     def agreed(self, value: int) -> int:
         """Return the least of what the ranks say, at once."""
         return int(self._group.minimum(np.array([value], np.int64))[0])
+
+    def doubt(self) -> None:
+        """Something went wrong on this rank alone: have all ranks find that they have diverged, together."""
+        self._spoilt = 1 + self.rank
 
     def leave(self) -> None:
         """Agree with nobody from now on."""

@@ -24,11 +24,30 @@ OVERRIDDEN: dict[str, str] = {
         MHATokenToKVPoolHost.get_data_page(self, index, flat=)
         MHATokenToKVPoolHost.get_page_buffer_element_size(self, split_factor=)
         MHATokenToKVPoolHost.get_page_buffer_meta(self, indices)
+        MHATokenToKVPoolHost.load_to_device_per_layer_physical(self, device_pool, host_indices, device_indices,\
+ layer_id, io_backend, *, is_draft=)
         MHATokenToKVPoolHost.logical_size
         MHATokenToKVPoolHost.prepare_transfer_indices(self, host_indices, device_indices, io_backend)
         MHATokenToKVPoolHost.set_from_flat_data_page(self, index, data_page)
     """,
+    "sglang.srt.mem_cache.pool_host.mla": """
+        MLATokenToKVPoolHost.alloc(self, need_size)
+        MLATokenToKVPoolHost.available_size(self)
+        MLATokenToKVPoolHost.backup_from_device_all_layer_physical(self, device_pool, host_indices, device_indices,\
+ io_backend)
+        MLATokenToKVPoolHost.clear(self)
+        MLATokenToKVPoolHost.free(self, indices)
+        MLATokenToKVPoolHost.get_data_page(self, index, flat=)
+        MLATokenToKVPoolHost.get_page_buffer_element_size(self, split_factor=)
+        MLATokenToKVPoolHost.get_page_buffer_meta(self, indices)
+        MLATokenToKVPoolHost.load_to_device_per_layer_physical(self, device_pool, host_indices, device_indices,\
+ layer_id, io_backend, *, is_draft=)
+        MLATokenToKVPoolHost.logical_size
+        MLATokenToKVPoolHost.prepare_transfer_indices(self, host_indices, device_indices, io_backend)
+        MLATokenToKVPoolHost.set_from_flat_data_page(self, index, data_page)
+    """,
     "sglang.srt.mem_cache.unified_radix_cache": """
+        UnifiedRadixCache._all_reduce_attn_groups(self, tensor, op)
         UnifiedRadixCache._evict_device_leaf(self, node_id, tracker)
         UnifiedRadixCache.attach_storage_backend(self, storage_backend, storage_backend_extra_config_json=,\
  served_model_name=, hicache_storage_prefetch_policy=, hicache_write_policy=)
@@ -71,6 +90,12 @@ CALLED: dict[str, str] = {
         ModelConfig._parse_quant_hf_config(self)
         ModelConfig.from_server_args(server_args)
         ModelConfig.get_num_kv_heads(self, tensor_parallel_size)
+        ModelConfig.get_total_num_kv_heads(self)
+        is_deepseek_dsa(config)
+        is_minimax_sparse(config)
+    """,
+    "sglang.srt.layers.attention.qsa.config": """
+        is_qwen_qsa(config)
     """,
     "sglang.srt.layers.attention.torch_native_backend": """
         TorchNativeAttnBackend._run_sdpa_forward_decode(self, query, output, k_cache, v_cache, req_to_token,\
@@ -88,6 +113,9 @@ CALLED: dict[str, str] = {
     """,
     "sglang.srt.managers.scheduler": """
         Scheduler.__init__(self, server_args, port_args)
+    """,
+    "sglang.srt.managers.scheduler_components.request_receiver": """
+        SchedulerRequestReceiver._pull_raw_reqs(self)
     """,
     "sglang.srt.managers.scheduler_components.weight_updater": """
         SchedulerWeightUpdaterManager.begin_weight_update(self, recv_req)
@@ -110,6 +138,7 @@ CALLED: dict[str, str] = {
     """,
     "sglang.srt.mem_cache.memory_pool": """
         MHATokenToKVPool.get_device_pool_infos(self)
+        MLATokenToKVPool.get_device_pool_infos(self)
     """,
     "sglang.srt.mem_cache.pool_host.base": """
         HostKVCache.__init__(self, *, pin_memory, **arguments)
@@ -122,7 +151,16 @@ CALLED: dict[str, str] = {
         MHATokenToKVPoolHost.__init__(self, buffer_info, host_to_device_ratio, host_size, page_size, layout, *,\
  pin_memory, device_capacity_tokens, start_layer, end_layer, write_back_staging, host_token_capacity)
         MHATokenToKVPoolHost.backup_from_device_all_layer(self, device_pool, host_indices, device_indices, io_backend)
+        MHATokenToKVPoolHost.load_to_device_per_layer(self, device_pool, host_indices, device_indices, layer_id,\
+ io_backend, *, is_draft)
         get_mha_host_pool_cls(buffer_info)
+    """,
+    "sglang.srt.mem_cache.pool_host.mla": """
+        MLATokenToKVPoolHost.__init__(self, buffer_info, host_to_device_ratio, host_size, page_size, layout, *,\
+ pin_memory, device_capacity_tokens, start_layer, end_layer, target_layer_num, host_token_capacity)
+        MLATokenToKVPoolHost.backup_from_device_all_layer(self, device_pool, host_indices, device_indices, io_backend)
+        MLATokenToKVPoolHost.load_to_device_per_layer(self, device_pool, host_indices, device_indices, layer_id,\
+ io_backend, *, is_draft)
     """,
     "sglang.srt.mem_cache.radix_cache": """
         RadixKey.__init__(self, token_ids, extra_key, is_bigram, *, cache_salt)
@@ -159,6 +197,9 @@ CALLED: dict[str, str] = {
     "sglang.srt.mem_cache.utils": """
         get_storage_hash_str(key, *, page_size)
     """,
+    "sglang.srt.models.deepseek_common.attention_backend_handler": """
+        AttentionBackendRegistry.register(cls, backend_name, handler_func)
+    """,
     "sglang.srt.plugins.hook_registry": """
         HookRegistry.apply_hooks(cls)
         HookRegistry.register(cls, target, hook, hook_type)
@@ -179,6 +220,9 @@ CALLED: dict[str, str] = {
     "sglang.srt.utils.common": """
         get_device()
         get_device_memory_capacity(device)
+    """,
+    "sglang.utils": """
+        TypeBasedDispatcher.__init__(self, mapping)
     """,
 }
 """What is called, hooked or replaced, with the parameters that are given: it may have more, with defaults."""
@@ -206,6 +250,7 @@ READ: dict[str, str] = {
         *.dp_size
         *.dtype
         *.dwdp_size
+        *.elastic_ep_backend
         *.enable_flexkv
         *.enable_hierarchical_cache
         *.enable_hisparse
@@ -217,7 +262,6 @@ READ: dict[str, str] = {
         *.enable_unified_cache_external_linker
         *.enable_unified_memory
         *.encoder_only
-        *.ep_size
         *.hicache_host_memory_fraction
         *.hicache_host_memory_mode
         *.hicache_io_backend
@@ -282,9 +326,12 @@ READ: dict[str, str] = {
         ModelConfig.has_asymmetric_kv
         ModelConfig.head_dim
         ModelConfig.hf_config
+        ModelConfig.hf_text_config
         ModelConfig.is_encoder_decoder
         ModelConfig.is_hybrid_swa
+        ModelConfig.kv_lora_rank
         ModelConfig.num_attention_layers
+        ModelConfig.qk_rope_head_dim
         ModelConfig.v_head_dim
     """,
     "sglang.srt.constants": """
@@ -322,6 +369,7 @@ READ: dict[str, str] = {
         Req.storage_prefetch_last_match_len
     """,
     "sglang.srt.managers.scheduler": """
+        Scheduler._request_dispatcher
         Scheduler.enable_hicache_storage
         Scheduler.tree_cache
     """,
@@ -355,12 +403,16 @@ READ: dict[str, str] = {
     """,
     "sglang.srt.mem_cache.device_pool_info": """
         DevicePoolInfo.buffer_info
+        KVBufferLayout
+        KVBuffers.layout
         MHABufferInfo.buffers
         MHABufferInfo.device
         MHABufferInfo.dtype
         MHABufferInfo.head_dim
         MHABufferInfo.head_num
+        MHABufferInfo.scales
         MHABufferInfo.v_head_dim
+        MLABufferInfo.device
     """,
     "sglang.srt.mem_cache.hicache_storage": """
         PoolName
@@ -376,11 +428,23 @@ READ: dict[str, str] = {
         StackStrategy
     """,
     "sglang.srt.mem_cache.memory_pool": """
+        MHATokenToKVPool
+        MHATokenToKVPool.dtype
         MHATokenToKVPool.end_layer
         MHATokenToKVPool.hicache_write_back_staging
         MHATokenToKVPool.layer_num
+        MHATokenToKVPool.page_size
         MHATokenToKVPool.size
         MHATokenToKVPool.start_layer
+        MLATokenToKVPool
+        MLATokenToKVPool.dtype
+        MLATokenToKVPool.end_layer
+        MLATokenToKVPool.kv_lora_rank
+        MLATokenToKVPool.layer_num
+        MLATokenToKVPool.page_size
+        MLATokenToKVPool.qk_rope_head_dim
+        MLATokenToKVPool.size
+        MLATokenToKVPool.start_layer
     """,
     "sglang.srt.mem_cache.pool_host.base": """
         HICACHE_HOST_MEMORY_RESERVE_BYTES
@@ -394,6 +458,8 @@ READ: dict[str, str] = {
         MHATokenToKVPoolHost
         MHATokenToKVPoolHost.can_use_write_back_jit
         MHATokenToKVPoolHost.dcp_size
+        MHATokenToKVPoolHost.device_k_buffers
+        MHATokenToKVPoolHost.device_v_buffers
         MHATokenToKVPoolHost.kv_buffer
         MHATokenToKVPoolHost.layout
         MHATokenToKVPoolHost.page_num
@@ -412,6 +478,16 @@ READ: dict[str, str] = {
         transfer_kv_per_layer_pf_lf
     """,
     "sglang.srt.mem_cache.pool_host.mla": """
+        MLATokenToKVPoolHost
+        MLATokenToKVPoolHost.can_use_write_back_jit
+        MLATokenToKVPoolHost.dcp_size
+        MLATokenToKVPoolHost.device_kv_buffers
+        MLATokenToKVPoolHost.kv_buffer
+        MLATokenToKVPoolHost.layout
+        MLATokenToKVPoolHost.page_num
+        MLATokenToKVPoolHost.page_size
+        MLATokenToKVPoolHost.shared_allocation_domain
+        MLATokenToKVPoolHost.size_per_token
         transfer_kv_all_layer_direct_lf_pf
         transfer_kv_all_layer_mla
         transfer_kv_all_layer_mla_lf_pf
@@ -424,6 +500,7 @@ READ: dict[str, str] = {
         RadixKey
     """,
     "sglang.srt.mem_cache.registry": """
+        TreeCacheBuildContext.params
         TreeCacheBuildContext.server_args
         TreeCacheBuildContext.tp_rank
     """,
@@ -460,12 +537,20 @@ READ: dict[str, str] = {
         ForwardBatch.req_pool_indices
         ForwardBatch.seq_lens
     """,
+    "sglang.srt.models.deepseek_common.attention_backend_handler": """
+        AttentionBackendRegistry
+        AttnForwardMethod
+        AttnForwardMethod.MLA
+    """,
     "sglang.srt.plugins.hook_registry": """
         HookRegistry
         HookType
         HookType.AFTER
         HookType.AROUND
         HookType.BEFORE
+    """,
+    "sglang.utils": """
+        TypeBasedDispatcher
     """,
 }
 """Modules, classes, constants, attributes: they have to be there."""

@@ -188,6 +188,9 @@ class RadixTierCache(UnifiedRadixCache):
         result = super().match_prefix(params)
         if params.req is not None:
             self._see(params.req, len(params.key), result)
+            if self.ranks.diverged:
+                # Some ranks would see a shorter match than at arrival, and others would not.
+                no_retry(params.req)
         if result.host_hit_length == 0:
             return result
         if self.ranks.diverged:
@@ -524,6 +527,7 @@ class RadixTierCache(UnifiedRadixCache):
         except Exception:  # a miss is legal, the end of the scheduler is not
             logger.exception("radixtier: the rest of what is on NVMe cannot be brought back")
             restoration.cancel()
+            self.ranks.doubt()
         if restoration.finished:
             self._restoration = None
 
@@ -566,6 +570,8 @@ class RadixTierCache(UnifiedRadixCache):
 
     def _copy_again(self, end: int, wanted: Callable[[Pages], Flags], staged: bool = False) -> int:
         """Back wanted pages of the path that ends with a node up once more, as far as they are in HBM."""
+        if self.ranks.diverged:
+            return 0
         (path,) = self.tree_core.collect_path_info([end])
         pending = {node for write in self.ongoing_write_through.values() for node in write.publish_node_ids}
         pending |= self.ongoing_write_through.keys()
@@ -601,6 +607,8 @@ class RadixTierCache(UnifiedRadixCache):
 
         SGLang's own walk over the leaves of HBM says what may go: whose node is locked or has children there stays.
         """
+        if self.ranks.diverged:  # what is stored is no fact that all ranks have
+            return
         table = self.mover.table
         stored = pages[table.in_dram(pages) | (table.slot[pages] >= 0)]
         node = None if not len(stored) else self.mover.tree.node_of(int(table.run[stored[-1]]))

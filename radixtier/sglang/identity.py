@@ -1,6 +1,7 @@
 """What the pages of this server are valid for: which weights, in which shape.
 
-Owns nothing. Called once per scheduler process, after the model was loaded and before the store is opened.
+Owns nothing; importing it imports no torch, since the commands of benchmarks do. Called once per scheduler process,
+after the model was loaded and before the store is opened.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from radixtier import SGLANG_VERSION
 from radixtier.identity import StoreIdentity
@@ -34,6 +33,11 @@ class PageShape(NamedTuple):
     attention: str = "mha"
 
     @property
+    def same_bytes(self) -> bool:
+        """Whether every rank of a server has the whole page, and not a part of its own."""
+        return self.attention == "mla"
+
+    @property
     def planes(self) -> tuple[int, ...]:
         """Parts of a page (K and V, or the one of latents), and of each: layers, tokens, rows and their elements."""
         if self.attention == "mla":
@@ -43,6 +47,8 @@ class PageShape(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of a page."""
+        import torch
+
         elements = self.page_size * self.layers * self.kv_heads * (self.head_dim + self.v_head_dim)
         item: int = getattr(torch, self.kv_dtype).itemsize
         return elements * item

@@ -80,7 +80,6 @@ class DeviceLanding(LandingZone):
         return stream
 
     def close(self) -> None:
-        """Take the registration back; no transfer may run any more."""
         kvikio.unregister(self._flat)
 
 

@@ -1,4 +1,4 @@
-"""What a patched SGLang calls, in the place of the plugin's hooks: fields of its arguments, start, scheduler, weights.
+"""What a patched SGLang calls, in the place of hooks: fields of its arguments, start, scheduler, weights.
 
 ``patches/`` has the patch; its insertions are calls of the functions below and nothing else. Invariants: importing this
 imports nothing of SGLang, torch or msgspec, since ``sglang.srt.plugins`` imports it before anything else; a function

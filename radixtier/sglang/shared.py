@@ -1,8 +1,9 @@
 """Commands of the control endpoint that change what a rank decides: every rank carries them out at the same point.
 
 Owns those that were asked for and not carried out yet. With one rank a command is carried out at once. With several,
-the first one, which has the endpoint, sends it along with SGLang's requests, so that all ranks find it in the same step,
-between the same requests. To match a path is such a command, too: it counts as a use of it. Scheduler thread only.
+the first one, which has the endpoint, sends it along with SGLang's requests, so that all ranks find it in the same
+step, between the same requests. To match a path is such a command, too: it counts as a use of it. Scheduler thread
+only.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def prepare_scheduler(server_args: Any) -> None:
         from radixtier.sglang.factory import open_gates
 
         register_backend()
-        open_gates()
+        open_gates(several=resolving_view(server_args).tp_size > 1)
 
 
 def register_backend() -> None:

@@ -20,6 +20,7 @@ from radixtier.machine import drive_bytes
 from radixtier.monitor.health import Health
 from radixtier.mover import Trigger
 from radixtier.policy.wear import Endurance, project
+from radixtier.ranks import SharedStore
 from radixtier.sglang.rolling import RollingCount
 from radixtier.store.health import ADVICE, DriveHealth
 from radixtier.tree.residency import HBM, State
@@ -64,6 +65,8 @@ class StateReader:
         stats = None if store is None else store.stats()
         drives = [] if store is None else store.health()
         now = time.time()
+        # Each rank looks in its own time, so nothing that decides may learn from it.
+        drive = mover.rate.shown()
         state: dict[str, Any] = {
             "pid": os.getpid(),
             "version": radixtier.__version__,
@@ -91,10 +94,10 @@ class StateReader:
             "policies": {"eviction": mover.tree.policy, "admission": mover.parking.admission.name},
             "pins": cache.steering.pins.figures(cache.ranks.now()),
             "estimates": {
-                "nvme_read_bytes_per_s": mover.rate.rate,
-                "nvme_slowness": mover.rate.slowness,
-                "copy_bytes_per_s": cache.copies.rate,
-                "prefill": cache.prefill.cost.machine._asdict(),
+                "nvme_read_bytes_per_s": drive.rate,
+                "nvme_slowness": drive.slowness,
+                "copy_bytes_per_s": cache.copies.shown(),
+                "prefill": cache.prefill.cost.shown()._asdict(),
             },
             "counters": mover.stats.to_json(),
             "parked_pages": len(mover.parking),
@@ -114,7 +117,8 @@ class StateReader:
                 "in_hbm_too": self._in_both() * page_size,
             },
             "nvme": {
-                "capacity": 0 if store is None else store.n_slots * page_size,
+                # Where the first rank stores for all, it has the tier.
+                "capacity": 0 if store is None or store.borrowed else store.n_slots * page_size,
                 "used": 0 if store is None else store.used_slots * page_size,
                 "writable": store is not None and store.writable,
             },
@@ -130,7 +134,7 @@ class StateReader:
             "capacity": table.n_landing * page_size,
             "used": (table.n_landing - table.free_landing) * page_size,
             "given_up": landings.given_up,
-            "read_bytes_per_s": landings.rate.rate if landings.rate.jobs else None,
+            "read_bytes_per_s": landings.rate.shown().rate if landings.rate.jobs else None,
         }
 
     def _requests(self) -> dict[str, Any]:
@@ -182,6 +186,7 @@ class StateReader:
                 **{f"{kind}_errors": stats[f"{kind}_errors"] for kind in KINDS},
                 "quarantined": store.quarantined,
                 "sealed": store.sealed_because,
+                "shared": isinstance(store, SharedStore),
                 "degraded": [drive.reason for drive in drives if drive.reason is not None],
                 "drives": [_drive(drive) for drive in drives],
             },

@@ -1,7 +1,8 @@
-"""One rank of a server in miniature, a process of its own: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES``.
+"""One rank of a server in miniature: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES [KIND]``, a process.
 
 All ranks take the same random steps; each has a drive that is slow and fails in its own way, and a clock of its own.
-The server lives several times, differently each time (:data:`PLAN`), over the same drives. Prints a line of JSON when a
+The server lives several times, differently each time (:data:`PLAN`), over the same drives; with a KIND of pool, plainly
+and with a graceful end. Prints a line of JSON when a
 life begins, and one when it is over: what was decided, and the accounts.
 """
 
@@ -33,6 +34,7 @@ from radixtier.policy.write_budget import Budgeted, WriteBudget
 from radixtier.ranks import Agreement
 from radixtier.sglang import restore_ranks
 from radixtier.store import health
+from radixtier.tree.residency import WRITE
 
 LOOK = 50
 """Steps between two notes of what was decided."""
@@ -139,6 +141,10 @@ class RankChaos(Chaos):
         parts["sglang"] = repr((cache.total_size(), cache.evictable_size(), cache.protected_size())).encode()
         parts["runs"] = repr([(n, run.parent, run.uses, run.live) for n, run in tree.runs.items()]).encode()
         parts["order"] = repr([run for run in tree.runs if run in tree.order]).encode()
+        if self.server.shared:  # and where everything is that was not being written just now
+            settled = table.flight & WRITE == 0
+            places = (table.slot, table.checksum, table.weighted)
+            parts["places"] = b"".join(array[settled[: len(array)]].tobytes() for array in places)
         return " ".join(f"{name}:{hashlib.blake2b(part, digest_size=4).hexdigest()}" for name, part in parts.items())
 
     def matches(self) -> list[tuple[int, int]]:
@@ -212,7 +218,7 @@ def end(server: Server, own: random.Random, graceful: bool) -> None:
         server.store.close(30)
 
 
-def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: int) -> None:
+def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: int, kind: str | None = None) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -224,6 +230,8 @@ def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: in
     collectives = Collectives()
     for number in range(lives):
         life, own = PLAN[number % len(PLAN)], random.Random(31 * seed + 7 * number + rank)
+        if kind is not None:
+            life = Life(kind)
         server = start(directory, life, torch.distributed.group.WORLD, rank, own)
         agreement, stats = server.cache.ranks, server.cache.mover.stats
         assert isinstance(agreement, Agreement)
@@ -244,13 +252,14 @@ def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: in
                     "held": int(server.table.held), "leases": int(server.table.lease.sum()),
                     "sealed": server.store.sealed_because is not None,
                     # What each rank has of its own:
-                    "faults": chaos.faults,
+                    "faults": chaos.faults, "write_bytes": server.store.stats()["write_bytes"],
+                    "stored": int((server.table.slot >= 0).sum()), "slot_bytes": server.store.slot_bytes,
                 }
             ),
             flush=True,
         )  # fmt: skip
         # Some ranks end without writing what was still to be written.
-        end(server, own, graceful=(number + rank) % 2 == 0)
+        end(server, own, graceful=kind is not None or (number + rank) % 2 == 0)
         torch.distributed.barrier()
 
 
@@ -283,7 +292,7 @@ class Collectives:
 def main() -> int:
     """Run; returns the exit code."""
     try:
-        run(Path(sys.argv[1]), *map(int, sys.argv[2:7]))
+        run(Path(sys.argv[1]), *map(int, sys.argv[2:7]), *sys.argv[7:])
     except BaseException:
         traceback.print_exc()
         return 1

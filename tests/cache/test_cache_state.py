@@ -44,8 +44,9 @@ def test_a_state_has_what_the_contract_says(server) -> None:
 
 def test_every_series_is_read_from_a_real_state(make_server, clock) -> None:
     budgeted = lambda: Budgeted(AdmitAll(), WriteBudget(1 << 40))  # noqa: E731
-    server = make_server(hbm=16, dram=16, nvme=64, clock=clock, admission=budgeted)
+    server = make_server(hbm=16, dram=16, nvme=64, clock=clock, admission=budgeted, landing=8)
     state = state_of(server)
+    assert state["landing"] == {"capacity": 32, "used": 0, "given_up": False, "read_bytes_per_s": None}
     wear = state["wear"]
     assert 0 < wear["budget_bytes_left"] <= wear["budget_bytes_most"] < wear["budget_bytes_per_day"] == 1 << 40
     for series in SERIES:
@@ -58,7 +59,7 @@ def test_without_nvme_figures_that_do_not_apply_are_null(make_server, clock) -> 
     server.serve(server.prompt(4, 1))
     server.settle()
     state = state_of(server)
-    assert [state[name] for name in ("store", "io", "journal", "wear")] == [None] * 4
+    assert [state[name] for name in ("store", "io", "journal", "wear", "landing")] == [None] * 5
     assert state["rank"] == {"rank": 0, "size": 1}
     assert state["tiers"]["nvme"] == {"capacity": 0, "used": 0, "writable": False}
     assert state["requests"]["finished"] == 1 and state["health"]["status"] == "ok"
@@ -234,3 +235,16 @@ def test_metrics_that_cannot_be_had_leave_the_server_running(make_server, clock,
     assert record.levelname == "WARNING" and record.message.startswith("radixtier: none of our series")
     assert server.serve(server.prompt(4, 1)).hit == 0
     server.settle()
+
+
+def test_a_look_learns_nothing_that_decides(server) -> None:
+    """Each rank looks in its own time, and its coefficients are fitted when somebody asks for them."""
+    bring_to_nvme(server, server.prompt(4, seed=1))
+    server.serve(server.prompt(4, seed=1))
+    fits = [server.cache.copies._fit, server.cache.prefill.cost._fit, server.cache.mover.rate._reads]
+    for fit in fits:
+        fit.add(1, [1.0] * len(fit.theta), 1.0)
+    before = [fit._fitted for fit in fits]
+    assert all(fit.seen > fitted for fit, fitted in zip(fits, before, strict=True))
+    state_of(server)
+    assert [fit._fitted for fit in fits] == before

@@ -74,7 +74,8 @@ def test_fields_of_engine_are_named_as_they_were_given() -> None:
     assert name_of(SETTINGS[2]) == "radix_tier_dram_size"
 
 
-def test_the_plugin_hooks_nothing_where_sglang_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_the_plugin_hooks_only_what_the_patch_does_not_call(several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt import plugins
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -83,13 +84,14 @@ def test_the_plugin_hooks_nothing_where_sglang_calls(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(HookRegistry, "apply_hooks", lambda: None)
     monkeypatch.setattr(plugins, "radix_tier", None, raising=False)
     plugin.register()
-    factory.open_gates()
-    assert hooked == [*plugin.HOOKS, *factory.GATES]
+    factory.open_gates(several=several)
+    sharing = list(factory.SHARING) if several else []
+    assert hooked == [*plugin.HOOKS, *sharing, *factory.GATES]
     hooked.clear()
     monkeypatch.setattr(plugins, "radix_tier", native)
     plugin.register()
-    factory.open_gates()
-    assert hooked == []
+    factory.open_gates(several=several)
+    assert hooked == sharing
 
 
 def test_importing_it_loads_nothing() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -122,3 +124,86 @@ def test_health_checks_have_a_name_of_their_own() -> None:
     from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 
     assert isinstance(HEALTH_CHECK_RID_PREFIX, str) and HEALTH_CHECK_RID_PREFIX
+
+
+# ---- several ranks ---------------------------------------------------------------------------------------
+
+
+def test_a_step_begins_with_one_reduction_on_every_rank() -> None:
+    """What the ranks of the tier agree on rides along with it, and has to be known before anything is acknowledged."""
+    import torch
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    calls: list[Any] = []
+
+    class Cache(UnifiedRadixCache):
+        def _all_reduce_attn_groups(self, tensor: Any, op: Any) -> None:
+            calls.append((op, tensor.dtype, tensor.device.type, tensor.dim()))
+
+        def writing_check(self, write_back: bool = False, finish_count: int | None = None) -> None:
+            calls.append(("written", finish_count))
+
+        def loading_check(self, finish_count: int | None = None) -> None:
+            calls.append(("loaded", finish_count))
+
+    cache: Any = object.__new__(Cache)
+    vars(cache).update(
+        linker=None, work_list=[], pp_rank=0, pp_size=1, host_memory_mode="cache", buffer_pipeline=None,
+        enable_storage_metrics=False, storage_metrics_collector=None,
+        cache_controller=SimpleNamespace(ack_write_queue=[], ack_load_queue=[], start_writing=lambda: None),
+        tree_core=SimpleNamespace(write_back_duplicate_reclaim_digest=7, enable_storage=False),
+    )  # fmt: skip
+    cache.check_hicache_events()
+    reduced = (torch.distributed.ReduceOp.MIN, torch.int64, "cpu", 1)
+    assert calls == [reduced, ("written", 0), ("loaded", 0)], (
+        "the step of stock has another order or number of reductions: RadixTierCache.check_hicache_events, "
+        "_all_reduce_attn_groups and _riding must follow, so that each step has one, the same on every rank"
+    )
+
+
+def test_the_groups_that_reduce() -> None:
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache as Cache
+
+    names = list(inspect.signature(Cache._all_reduce_attn_groups).parameters)
+    assert names == ["self", "tensor", "op"], f"RadixTierCache._all_reduce_attn_groups must follow: {names}"
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, []), (1, None)])
+def test_only_the_first_rank_has_a_list_of_requests(
+    rank: int, expected: list[Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang.srt.managers.scheduler_components import request_receiver
+
+    parallel = SimpleNamespace(pp_rank=0, attn_tp_rank=rank, attn_cp_rank=0)
+    monkeypatch.setattr(request_receiver, "get_parallel", lambda: parallel)
+    receiver = SimpleNamespace(recv_limit_reached=lambda n: True)
+    found = request_receiver.SchedulerRequestReceiver._pull_raw_reqs(receiver)
+    assert found == expected, "_after_pull() in factory.py adds commands where there is a list"
+
+
+def test_what_was_pulled_goes_to_all_ranks() -> None:
+    from sglang.srt.managers.scheduler_components.request_receiver import SchedulerRequestReceiver
+
+    text = inspect.getsource(SchedulerRequestReceiver.recv_requests)
+    pulled = text.find("recv_reqs = self._pull_raw_reqs()")
+    sent = text.find("self._broadcast_reqs_across_ranks(recv_reqs")
+    assert 0 <= pulled < sent, "commands that _after_pull() adds no longer reach all ranks in one step"
+
+
+def test_a_command_among_requests_reaches_its_handler() -> None:
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.utils import TypeBasedDispatcher
+
+    from radixtier.sglang.private import take_commands
+
+    assert "self._request_dispatcher = TypeBasedDispatcher(" in inspect.getsource(Scheduler.init_request_dispatcher)
+    assert "self.init_request_dispatcher()" in inspect.getsource(Scheduler.__init__), "it has to be there after that"
+    text = inspect.getsource(Scheduler.process_input_requests)
+    assert "self._request_dispatcher(recv_req)" in text, "take_commands() must follow what requests are given to now"
+    assert "if output is not None" in text, "a handler that returns nothing would be answered"
+
+    handled: list[Any] = []
+    scheduler = SimpleNamespace(_request_dispatcher=TypeBasedDispatcher([(str, handled.append)]))
+    take_commands(scheduler, bytes, lambda command: handled.append(len(command)))
+    assert scheduler._request_dispatcher(b"abc") is None and scheduler._request_dispatcher("stock") is None
+    assert handled == [3, "stock"], "TypeBasedDispatcher += does not add types any more: take_commands() must follow"

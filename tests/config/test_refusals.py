@@ -22,7 +22,6 @@ from radixtier.sglang.refusals import (
 )
 
 OFFENCES: dict[str, tuple[str, Any]] = {
-    "--tp-size": ("tp_size", 2),
     "--dp-size": ("dp_size", 2),
     "--attn-dp-size": ("attn_dp_size", 2),
     "--pp-size": ("pp_size", 2),
@@ -104,7 +103,8 @@ def test_other_kv_dtypes_with_scales(dtype: str) -> None:
         {"kv_cache_dtype": "fp8_e4m3"},
         {"enable_hierarchical_cache": True},
         {"hicache_io_backend": "direct", "hicache_mem_layout": "page_first_direct"},
-        {"ep_size": 2},
+        {"tp_size": 8},
+        {"tp_size": 4, "ep_size": 2},
         {"page_size": 1, "radix_eviction_policy": "slru", "enable_lora": True},
     ],
 )

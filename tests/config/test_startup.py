@@ -164,12 +164,12 @@ def test_on_a_gpu(model: str, flags: list[str], backend: str, layout: str, token
 
 
 def test_all_problems_at_once(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--radix-tier-dram-size", "64G", "--radix-tier-nvme-path", "/nope", "--tp-size", "2"]
+    flags = ["--radix-tier-dram-size", "64G", "--radix-tier-nvme-path", "/nope", "--pp-size", "2"]
     lines = refused(capsys, model, *flags, "--max-total-tokens", "9", "--radix-tier-hbm-size", "1Mtok")
     assert [line.split(":")[0] for line in lines] == [
         "--radix-tier-dram-size 64G",
         "--radix-tier-nvme-path /nope",
-        "--tp-size 2",
+        "--pp-size 2",
         "--max-total-tokens 9",
     ]
 

@@ -48,7 +48,7 @@ def test_refused_with_version_and_flag(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found(monkeypatch)
-    line = refused(capsys, model, *SIZES, "--tp-size", "2")
+    line = refused(capsys, model, *SIZES, "--pp-size", "2")
     assert line.startswith(f"SGLang {NEXT}: not tested with radixtier ")
     assert f"all {len(contract())} names" in line
     assert line.endswith(f"pip install sglang=={SGLANG_VERSION}, or add --radix-tier-allow-untested to try it.")

@@ -28,6 +28,7 @@ def test_without_a_gpu_it_says_so_and_changes_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(SCRIPT), str(tmp_path)], capture_output=True, text=True, env=env, timeout=300, check=False
     )
+    assert "has never run on a GPU" in SCRIPT.read_text(), "say so until it has"
     assert done.returncode == 3 and done.stdout == "" and "there is no CUDA GPU here" in done.stderr
     assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import radixtier
 from radixtier.cpu.transfers import CPU_KERNELS
 from radixtier.seams.source import Package
-from radixtier.sglang.factory import GATES
+from radixtier.sglang.factory import GATES, SHARING
 from radixtier.sglang.identity import _WHAT_ELSE
 from radixtier.sglang.plugin import HOOKS, STEPS
 
@@ -29,7 +29,10 @@ FILES = [
 SRT = "sglang.srt"
 FIELDS = f"{SRT}.arg_groups.fields"
 CACHE = f"{SRT}.mem_cache"
+HANDLERS = f"{SRT}.models.deepseek_common.attention_backend_handler"
 RECEIVERS = {
+    "AttentionBackendRegistry": [(HANDLERS, "AttentionBackendRegistry")],
+    "AttnForwardMethod": [(HANDLERS, "AttnForwardMethod")],
     "HookRegistry": [(f"{SRT}.plugins.hook_registry", "HookRegistry")],
     "ack": [(f"{SRT}.managers.cache_controller", "HiCacheAck")],
     "backend": [(f"{SRT}.layers.attention.torch_native_backend", "TorchNativeAttnBackend")],
@@ -42,11 +45,12 @@ RECEIVERS = {
     "get_parallel()": [(f"{FIELDS}.parallel", "Parallel")],
     "get_schedule()": [(f"{FIELDS}.schedule", "Schedule")],
     "get_serving()": [(f"{FIELDS}.serving", "Serving")],
+    "handlers": [(HANDLERS, "")],
     "info": [
         (f"{CACHE}.unified_cache.unified_tree_core_interface", "TreePathNodeInfo"),
         (f"{CACHE}.device_pool_info", "MHABufferInfo"),
     ],
-    "kvcache": [(f"{CACHE}.memory_pool", "MHATokenToKVPool")],
+    "kvcache": [(f"{CACHE}.memory_pool", name) for name in ("MHATokenToKVPool", "MLATokenToKVPool")],
     "model": [(f"{SRT}.configs.model_config", "ModelConfig")],
     "params": [
         (f"{CACHE}.base_prefix_cache", name) for name in ("MatchPrefixParams", "InsertParams")
@@ -66,7 +70,7 @@ RECEIVERS = {
 
 OURS = {
     *("_mover", "_radix_tier", "_radix_tier_flags", "recording", "settings", "tokenizer"),
-    *("frame_buffer", "mover", "radixtier_cpu"),
+    *("frame_buffer", "landing", "mover", "radixtier_cpu", "ranks"),
 }
 """What radixtier puts on objects of SGLang, or finds on its own."""
 
@@ -95,7 +99,7 @@ def uses(package: Package) -> dict[Use, str]:
 
 def _tables(package: Package) -> Iterator[Use]:
     """What is listed as data: hooks, steps of the resolution, kernels, arguments that go into the identity."""
-    for target in (*HOOKS, *GATES):
+    for target in (*HOOKS, *SHARING, *GATES):
         parts = target.split(".")
         cut = next(n for n in range(len(parts) - 1, 0, -1) if package.module(".".join(parts[:n])))
         yield Use(".".join(parts[:cut]), ".".join(parts[cut:]))
