@@ -306,7 +306,9 @@ class RadixTierConfig:
                 notes.append(f"{self.named('nvme_path')}: {together} share a file system, which adds no bandwidth")
         return dataclasses.replace(self, **chosen), notes
 
-    def resolve(self, bytes_per_token: int, page_size: int, ranks: int = 1) -> ResolvedSizes:
+    def resolve(
+        self, bytes_per_token: int, page_size: int, ranks: int = 1, *, same_bytes: bool = False
+    ) -> ResolvedSizes:
         """Turn sizes into whole pages of one rank.
 
         Parameters
@@ -318,6 +320,9 @@ class RadixTierConfig:
         ranks : int
             Ranks that share the server's sizes. Bytes are divided over them; a size in tokens is the same on
             every rank, since each holds its share of every token.
+        same_bytes : bool
+            Whether all ranks hold the same KV, as with MLA: it is then stored once, in all of NVMe, and still divided
+            over them in memory.
 
         Returns
         -------
@@ -329,6 +334,7 @@ class RadixTierConfig:
             raise ValueError("sizes are resolved after with_defaults()")
         page_bytes = bytes_per_token * page_size
         directories = max(1, len(self.nvme_path))
+        stores = 1 if same_bytes else ranks
 
         def pages(size: Size) -> int:
             if size.unit is Unit.TOKENS:
@@ -338,7 +344,7 @@ class RadixTierConfig:
         if self.nvme_size.unit is Unit.TOKENS:
             slots = -(-pages(self.nvme_size) // directories) * directories
         else:
-            slots = slots_for(self.nvme_size.amount // ranks, page_bytes, page_size, directories)
+            slots = slots_for(self.nvme_size.amount // stores, page_bytes, page_size, directories)
         return ResolvedSizes(
             bytes_per_token=bytes_per_token,
             page_size=page_size,
@@ -347,6 +353,7 @@ class RadixTierConfig:
             nvme_slots=slots,
             directories=directories,
             ranks=ranks,
+            stores=stores,
         )
 
     def _check_memory(self, machine: Machine) -> list[Problem]:
@@ -455,6 +462,8 @@ class ResolvedSizes:
         Over which the slots are spread evenly.
     ranks : int
         That have as much each: a server has so many times the bytes, and the tokens once.
+    stores : int
+        On NVMe: as many as ranks, or one that all of them read.
     """
 
     bytes_per_token: int
@@ -464,6 +473,7 @@ class ResolvedSizes:
     nvme_slots: int
     directories: int = 1
     ranks: int = 1
+    stores: int = 1
 
     @property
     def page_bytes(self) -> int:
@@ -497,5 +507,5 @@ class ResolvedSizes:
 
     @property
     def nvme_bytes(self) -> int:
-        """The most that the store takes on disk, journal included; a store of this capacity has these slots."""
+        """The most that one store takes on disk, journal included; a store of this capacity has these slots."""
         return footprint(self.nvme_slots, self.page_bytes, self.page_size, self.directories)

@@ -68,7 +68,7 @@ def unreachable(subject: Subject, directory: Path) -> str:
 def needed(subject: Subject) -> int | None:
     """Return the most bytes that the stores of the running server may take in all its directories."""
     if told := (subject.state.get("store") or {}).get("bytes_cap"):
-        return int(told) * subject.ranks
+        return int(told) * subject.stores
     there = [path for path in subject.local if find_stores(path)]
     if not there:
         return None

@@ -70,7 +70,7 @@ def identity(subject: Subject, drives: Sequence[OfflineDrive]) -> Check:
         return Check(IDENTITY, Verdict.SKIPPED, "the server does not tell what its pages are valid for")
     faults = []
     for directory in sorted({drive.directory for drive in drives}):
-        for rank in range(subject.ranks):
+        for rank in range(subject.stores):
             there = [d for d in drives if d.directory == directory and d.files.rank == rank]
             if fault := _stranger(wanted, there):
                 faults.append(f"{directory}, rank {rank}: {fault}")

@@ -72,6 +72,11 @@ class Subject:
         return tuple(path for path in self.directories if path.is_dir())
 
     @property
+    def stores(self) -> int:
+        """Ranks with a store of their own: all, or the first one, which stores for all."""
+        return 1 if (self.state.get("store") or {}).get("shared") else self.ranks
+
+    @property
     def page_bytes(self) -> int | None:
         """Bytes of a page on one rank: as the server says, else as its store does."""
         if told := self.state.get("page_bytes"):

@@ -197,7 +197,8 @@ def cap_bytes(state: Mapping[str, Any] | None) -> int | None:
     cap = (told.get("store") or {}).get("bytes_cap")
     if not isinstance(cap, (int, float)) or cap <= 0:
         return None
-    ranks = (told.get("rank") or {}).get("size") or 1
+    shared = (told.get("store") or {}).get("shared")
+    ranks = 1 if shared else (told.get("rank") or {}).get("size") or 1
     return int(cap) * int(ranks) * int((told.get("identity") or {}).get("pp_size") or 1)
 
 

@@ -24,15 +24,19 @@ class Geometry:
         Of all layers, on all ranks together.
     tp : int
         Ranks that share a page.
+    same_bytes : bool
+        Whether each of them has all of it, as with MLA: a store then has it once. Reads and writes are counted for
+        every rank all the same, of which only the reads are so.
     """
 
     bytes_per_token: int = DEFAULT_KV_BYTES
     tp: int = 1
+    same_bytes: bool = False
 
     @classmethod
     def of(cls, attention: Attention, tp: int = 1) -> Geometry:
         """Geometry of a model on ``tp`` ranks."""
-        return cls(attention.rank_bytes(tp) * tp, tp)
+        return cls(attention.rank_bytes(tp) * tp, tp, attention.latent is not None)
 
     def blocks(self, nbytes: int, block_tokens: int, *, nvme: bool = False) -> int:
         """Return how many blocks fit.
@@ -44,12 +48,14 @@ class Geometry:
         block_tokens
             Tokens of a block.
         nvme
-            Whether they lie in a store: each rank has its own, rounds what it has of a block up to 4 KiB and keeps a
-            journal. A block is taken for a page; a server whose pages are smaller loses more.
+            Whether they lie in a store: each rank has its own, or the first one for all that have the same bytes. It
+            rounds what it has of a block up to 4 KiB and keeps a journal. A block is taken for a page; a server whose
+            pages are smaller loses more.
         """
         if not nvme:
             return nbytes // (self.bytes_per_token * block_tokens)
-        return slots_for(nbytes // self.tp, -(-self.bytes_per_token * block_tokens // self.tp), block_tokens)
+        stores = 1 if self.same_bytes else self.tp
+        return slots_for(nbytes // stores, -(-self.bytes_per_token * block_tokens // self.tp), block_tokens)
 
 
 PRESETS = {

@@ -334,7 +334,7 @@ class Mover:
 
     def _tell_used(self, store: PageStore, run: int, used: float) -> None:
         slots = self.table.slot[self.tree.pages_of(run)]
-        stored = slots[slots != NONE].astype(np.int64)
+        stored = slots[slots >= 0].astype(np.int64)
         if len(stored):
             store.touch(stored, used)
 

@@ -157,6 +157,7 @@ class WriteBehind:
     def _commit(self, pieces: list[Piece], pages: Pages, job: JobDone) -> None:
         table = self._table
         self._writing -= len(pages)
+        table.placed(pages, job.slots)
         freed = table.end_write(pages, job.ok, job.checksums, job.weighted)
         alive = table.flight[pages] & DOOMED == 0
         stored = job.ok & alive & (table.state[pages] == State.CLEAN)

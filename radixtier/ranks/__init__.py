@@ -9,6 +9,10 @@ over the ranks of a vector of integers), and none where nothing is pending. Noth
 from radixtier.ranks.agreed_store import AgreedStore
 from radixtier.ranks.agreement import Agreement, Alone, Group, Ranks, Section
 from radixtier.ranks.completions import Completion, Completions
+from radixtier.ranks.shared_store import SharedStore
 from radixtier.ranks.words import Words
 
-__all__ = ["AgreedStore", "Agreement", "Alone", "Completion", "Completions", "Group", "Ranks", "Section", "Words"]
+__all__ = [
+    "AgreedStore", "Agreement", "Alone", "Completion", "Completions", "Group", "Ranks", "Section",
+    "SharedStore", "Words",
+]  # fmt: skip

@@ -1,7 +1,8 @@
 """The store of one rank among several: transfers end, and there is room, when all ranks say so.
 
-Owns what the ranks know of each other's stores. Which slots hold a page is each rank's own affair; whether there are
-any, whether pages are taken, and what became of a transfer is agreed. Invariants: a slot number below zero stands for a
+Owns what the ranks know of each other's stores. Which slots hold a page is each rank's own affair (but see
+:mod:`radixtier.ranks.shared_store`); whether there are any, whether pages are taken, and what became of a transfer is
+agreed. Invariants: a slot number below zero stands for a
 place that this rank could not have after all, and nothing is ever moved there; what this rank could not do counts as
 failed on all. Scheduler thread only, but for what the store itself allows.
 """
@@ -14,7 +15,7 @@ import numpy as np
 
 from radixtier.ranks.agreement import Agreement, Longs
 from radixtier.ranks.completions import CANCELLED, CORRUPT, FAILED, OK, Codes, Completion, Completions
-from radixtier.store.jobs import Ints, JobDone, Priority, Sums
+from radixtier.store.jobs import Ints, JobDone, Kind, Priority, Sums
 from radixtier.store.store import PageStore
 
 NOWHERE = -2
@@ -31,6 +32,9 @@ class AgreedStore:
     agreement
         With the others. Until it has reduced once, there is no room.
     """
+
+    _tells = 0
+    """Numbers of a written page that one rank alone knows, see :class:`Completions`."""
 
     def __init__(self, store: PageStore, agreement: Agreement) -> None:
         self._store = store
@@ -50,14 +54,17 @@ class AgreedStore:
         """Return the room and whether pages are taken, then the jobs."""
         for done in self._store.poll():
             self._ended(done)
-        now, soon = self._store.room()
-        return np.concatenate([np.array([now, soon, self._store.writable], np.int64), self._jobs.offer()])
+        return np.concatenate([np.array(self._room_here(), np.int64), self._jobs.offer()])
 
     def learn(self, agreed: Longs) -> None:
         """Take what all ranks have."""
         self._room = int(agreed[0]), int(agreed[1])
         self._writable = bool(agreed[2])
         self._jobs.learn(agreed[3:])
+
+    def _room_here(self) -> tuple[int, int, bool]:
+        """Return the room of this rank's store, and whether it takes pages."""
+        return *self._store.room(), self._store.writable
 
     # ---- slots ---------------------------------------------------------------------------------------
 
@@ -90,7 +97,10 @@ class AgreedStore:
 
     def write(self, frames: Ints, slots: Ints, seeds: Sums, tag: int) -> None:
         """Queue a write."""
-        self._begin(tag, "write", slots, Priority.WRITE)
+        self._begin(tag, "write", slots, Priority.WRITE, self._tells)
+        self._write(frames, slots, seeds, tag)
+
+    def _write(self, frames: Ints, slots: Ints, seeds: Sums, tag: int) -> None:
         if (slots < 0).any():
             self._ended(_impossible(tag, "write", slots))
         else:
@@ -122,13 +132,18 @@ class AgreedStore:
             return [self._done(each) for each in self._jobs.take_local()]
         return [self._done(each) for each in self._jobs.take()]
 
-    def _begin(self, tag: int, kind: str, slots: Ints, urgency: int) -> None:
+    def _begin(self, tag: int, kind: str, slots: Ints, urgency: int, tells: int = 0) -> None:
         self._kinds[tag] = kind
-        self._jobs.begin(tag, len(slots), urgency)
+        self._jobs.begin(tag, len(slots), urgency, tells)
 
     def _ended(self, done: JobDone) -> None:
         assert isinstance(done.tag, int)
-        self._jobs.end(done.tag, _codes(done), (done.queue_seconds, done.service_seconds), done)
+        seconds = done.queue_seconds, done.service_seconds
+        self._jobs.end(done.tag, _codes(done), seconds, done, self._told(done))
+
+    def _told(self, done: JobDone) -> Longs | None:
+        """Return what this rank alone knows of the pages of a job, None for nothing."""
+        return None
 
     def _done(self, over: Completion) -> JobDone:
         """Return this rank's result with what became of the pages everywhere."""
@@ -152,10 +167,14 @@ def _codes(done: JobDone) -> Codes:
     return codes
 
 
-def _impossible(tag: int, kind: Any, slots: Ints) -> JobDone:
+def _impossible(tag: int, kind: Kind, slots: Ints) -> JobDone:
+    return over_at_once(tag, kind, slots, "no slot is free on this rank")
+
+
+def over_at_once(tag: int, kind: Kind, slots: Ints, error: str | None = None) -> JobDone:
+    """Return the end of a job for which this rank has nothing to do, or which it cannot do."""
     n = len(slots)
-    nothing = np.zeros(n, np.bool_)
     return JobDone(
-        tag, kind, slots, nothing, nothing.copy(), np.zeros(n, np.uint64), 0, False, "no slot is free on this rank",
+        tag, kind, slots, np.full(n, error is None), np.zeros(n, np.bool_), np.zeros(n, np.uint64), 0, False, error,
         queue_seconds=0.0, service_seconds=0.0,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 Owns the agreed time and the vector. Invariants: the vector is put together from facts that all ranks share, so it has
 the same length and meaning everywhere; all ranks learn from it at the same point of the program, before any acts on it.
+Ranks that decided differently may have more or less to say: so vectors are filled up to whole blocks, and their head
+tells how much each rank has, since a reduction of different lengths ends the processes.
 SGLang reduces once per step of its scheduler anyway, and the vector rides along (:meth:`Agreement.offer`,
 :meth:`Agreement.learn`); of its own the tier reduces at most once between two steps, where the time matters
 (:meth:`Agreement.refresh`). Scheduler thread only.
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 Longs = npt.NDArray[np.int64]
 
-BLOCK = 256
+BLOCK = 512
 """The vector has a multiple of so many numbers: ranks that differ in what they have to say still reduce, and notice."""
 
 MOST_MEASURES = 64

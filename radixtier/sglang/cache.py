@@ -188,6 +188,9 @@ class RadixTierCache(UnifiedRadixCache):
         result = super().match_prefix(params)
         if params.req is not None:
             self._see(params.req, len(params.key), result)
+            if self.ranks.diverged:
+                # Some ranks would see a shorter match than at arrival, and others would not.
+                no_retry(params.req)
         if result.host_hit_length == 0:
             return result
         if self.ranks.diverged:
@@ -604,6 +607,8 @@ class RadixTierCache(UnifiedRadixCache):
 
         SGLang's own walk over the leaves of HBM says what may go: whose node is locked or has children there stays.
         """
+        if self.ranks.diverged:  # what is stored is no fact that all ranks have
+            return
         table = self.mover.table
         stored = pages[table.in_dram(pages) | (table.slot[pages] >= 0)]
         node = None if not len(stored) else self.mover.tree.node_of(int(table.run[stored[-1]]))

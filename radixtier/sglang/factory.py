@@ -26,6 +26,7 @@ from radixtier.sglang.identity import PageShape, store_identity
 from radixtier.sglang.private import take_commands
 from radixtier.sglang.resolution import sizes_of
 from radixtier.sglang.shared import Shared
+from radixtier.store.borrowed import BorrowedStore
 from radixtier.store.store import PageStore
 
 if TYPE_CHECKING:
@@ -54,18 +55,18 @@ def create_cache(ctx: Any) -> Any:
     config: RadixTierConfig = ctx.server_args._radix_tier
     sizes = sizes_of(ctx.server_args)
     rank, ranks = ctx.tp_rank, sizes.ranks
-    cleared = _barrier(ctx.params.tp_cache_group) if ranks > 1 else None
+    meet = _barrier(ctx.params.tp_cache_group) if ranks > 1 else None
     engines = engine_factory(config.io_engine)
     tiers = Tiers(
         n_frames=lambda page_bytes: _same(sizes, page_bytes).dram_pages,
         n_slots=sizes.nvme_slots,
-        open_store=partial(open_store, config, sizes, ctx.server_args, rank, cleared, engines),
+        open_store=partial(open_store, config, sizes, ctx.server_args, rank, meet, engines),
         n_landing=lambda page_bytes, device: landing_frames(
             config, page_bytes, sizes.page_size, device, engines, ranks=ranks
         ),
-        scrub_rate=config.scrub.amount // ranks,
+        scrub_rate=config.scrub.amount // sizes.stores,
         eviction=config.eviction,
-        admission=partial(_admission, config, ranks),
+        admission=partial(_admission, config, sizes.stores),
         # A server has one endpoint, of its first rank.
         control=config.control_address(bool(ctx.server_args.api_key)) if rank == 0 else None,
         control_key=ctx.server_args.api_key,
@@ -108,11 +109,11 @@ def _recording(config: RadixTierConfig, cache: Any, ranks: int = 1) -> Recording
         raise ValueError(f"radixtier: {config.problem('record', why, 'Name another file')}") from None
 
 
-def _admission(config: RadixTierConfig, ranks: int, capacity_pages: int) -> Admission:
-    """Make the admission policy, under this rank's part of the write budget if there is one."""
+def _admission(config: RadixTierConfig, stores: int, capacity_pages: int) -> Admission:
+    """Make the admission policy, under one store's part of the write budget if there is one."""
     admission = make_admission(config.admission, capacity_pages)
     most = config.bytes_per_day()
-    return admission if most is None else Budgeted(admission, WriteBudget(max(1, most // ranks)))
+    return admission if most is None else Budgeted(admission, WriteBudget(max(1, most // stores)))
 
 
 def _same(sizes: ResolvedSizes, page_bytes: int) -> ResolvedSizes:
@@ -130,7 +131,7 @@ def open_store(
     sizes: ResolvedSizes,
     server_args: Any,
     rank: int,
-    cleared: Callable[[], None] | None,
+    meet: Callable[[], None] | None,
     engines: EngineFactory,
     frames: FrameBuffer,
     shape: PageShape,
@@ -138,24 +139,38 @@ def open_store(
     wake: Callable[[], None],
     *,
     landing: LandingZone | None = None,
-) -> PageStore:
-    """Open this rank's part of the NVMe tier in the configured directories; the ranks meet in ``cleared``."""
+) -> PageStore | BorrowedStore:
+    """Open this rank's part of the NVMe tier in the configured directories; the ranks meet once.
+
+    Where all have the same bytes, the first one has the store, and the others open what it made.
+    """
     directories = [Path(path) for path in config.nvme_path]
-    return PageStore(
+    shared = sizes.ranks > 1 and shape.same_bytes
+    common: dict[str, Any] = {
+        "page_tokens": shape.page_size,
+        "identity": store_identity(server_args, shape, 0 if shared else rank, sizes.ranks),
+        "engine": with_faults(engines, os.environ),
+        "landing": landing,
+        "wake": wake,
+    }
+    meet = meet or (lambda: None)
+    if shared and rank > 0:
+        meet()
+        return BorrowedStore(directories, frames, **common)
+    store = PageStore(
         directories,
         sizes.nvme_bytes,
         frames,
-        page_tokens=shape.page_size,
-        identity=store_identity(server_args, shape, rank, sizes.ranks),
-        engine=with_faults(engines, os.environ),
         rank=rank,
-        ranks=sizes.ranks,
+        ranks=sizes.stores,
         min_free_bytes=config.nvme_min_free.amount,
         keep_others=config.nvme_others == "keep",
-        cleared=cleared or (lambda: None),
-        landing=landing,
-        wake=wake,
+        cleared=(lambda: None) if shared else meet,
+        **common,
     )
+    if shared:
+        meet()
+    return store
 
 
 def open_gates(*, several: bool) -> None:

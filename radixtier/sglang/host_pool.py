@@ -134,9 +134,12 @@ class LogicalPoolMixin:
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Take handles with frames for ``need_size`` tokens; int64 token indices on the CPU, or None."""
+        if self.ranks.diverged:
+            # With backups that some ranks make and others do not, nodes would stay locked on some of them.
+            return None
         page_size = self._page_tokens
         assert need_size % page_size == 0, f"{need_size} tokens are not whole pages of {page_size}"
-        pages = None if self.ranks.diverged else self.mover.alloc(need_size // page_size)
+        pages = self.mover.alloc(need_size // page_size)
         return None if pages is None else self.tokens_of(pages)
 
     def free(self, indices: torch.Tensor) -> int:

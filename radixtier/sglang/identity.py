@@ -33,6 +33,11 @@ class PageShape(NamedTuple):
     attention: str = "mha"
 
     @property
+    def same_bytes(self) -> bool:
+        """Whether every rank of a server has the whole page, and not a part of its own."""
+        return self.attention == "mla"
+
+    @property
     def planes(self) -> tuple[int, ...]:
         """Parts of a page (K and V, or the one of latents), and of each: layers, tokens, rows and their elements."""
         if self.attention == "mla":

@@ -98,7 +98,12 @@ def check_resolved(server_args: Any) -> None:
     refuse(server_args, _check_sizes(config, sizes, _view(server_args)) + _check_latent_pool(server_args, sizes))
     logger.info("radixtier: %s", _summary(config, sizes))
     copies = _copies(server_args)
-    if copies > 1:
+    if sizes.ranks > sizes.stores:
+        logger.info(
+            "radixtier: every rank has the whole latent of a token: HBM and DRAM hold it %d times, NVMe once",
+            sizes.ranks,
+        )
+    elif copies > 1:
         logger.info(
             "radixtier: every KV head is on %d ranks, so a token takes %d times the bytes: fewer ranks (--tp-size) "
             "would keep more in the same space", copies, copies,
@@ -109,7 +114,15 @@ def sizes_of(server_args: Any) -> ResolvedSizes:
     """Return the capacity of every tier for the model and page size that were resolved."""
     config: RadixTierConfig = server_args._radix_tier
     view = _view(server_args)
-    return config.resolve(kv_bytes_per_token(server_args), view.page_size or 1, view.tp_size)
+    same_bytes = _is_latent(server_args)
+    return config.resolve(kv_bytes_per_token(server_args), view.page_size or 1, view.tp_size, same_bytes=same_bytes)
+
+
+def _is_latent(server_args: Any) -> bool:
+    """Whether the KV is a latent and a rotary key per token (MLA), which every rank has in full."""
+    from sglang.srt.arg_groups.overrides import model_config_of
+
+    return bool(model_config_of(server_args).attention_arch.name == "MLA")
 
 
 def kv_bytes_per_token(server_args: Any) -> int:
@@ -118,7 +131,7 @@ def kv_bytes_per_token(server_args: Any) -> int:
 
     view = _view(server_args)
     model = model_config_of(server_args)
-    if model.attention_arch.name == "MLA":  # One row of latent and rotary key, on every rank in full.
+    if _is_latent(server_args):
         width = model.kv_lora_rank + model.qk_rope_head_dim
     else:
         width = model.get_num_kv_heads(view.tp_size) * (model.head_dim + model.v_head_dim)
@@ -168,7 +181,7 @@ def _check_sizes(config: RadixTierConfig, sizes: ResolvedSizes, view: Any) -> li
     if not sizes.dram_pages:
         found.append(config.problem("dram_size", f"less than {page}", "Give it at least some thousand tokens"))
     if not sizes.nvme_slots and config.nvme_path:
-        least = sizes.ranks * footprint(sizes.directories, sizes.page_bytes, sizes.page_size, sizes.directories)
+        least = sizes.stores * footprint(sizes.directories, sizes.page_bytes, sizes.page_size, sizes.directories)
         fix = f"Give it at least {-(-least // 1024)}KiB, which holds one page per directory, or 0 for none"
         found.append(config.problem("nvme_size", f"with its journal less than {page}", fix))
     found += _check_against_machine(config, sizes, view)
@@ -206,7 +219,7 @@ def _check_against_machine(config: RadixTierConfig, sizes: ResolvedSizes, view: 
     machine, ranks = Machine.probe(), sizes.ranks
     hbm_bytes = (sizes.hbm_pages or 0) * sizes.page_bytes
     dram_bytes = sizes.dram_bytes * ranks
-    found = config.check_disk(sizes.nvme_bytes * ranks)
+    found = config.check_disk(sizes.nvme_bytes * sizes.stores)
     size = config.landing_size
     landing = 0
     if config.direct == "on":
@@ -242,7 +255,7 @@ def _summary(config: RadixTierConfig, sizes: ResolvedSizes) -> str:
     hbm = "SGLang's choice" if sizes.hbm_tokens is None else f"{sizes.hbm_tokens} tokens"
     nvme = "none"
     if config.nvme_path:
-        nvme_bytes = format_bytes(sizes.nvme_bytes * sizes.ranks)
+        nvme_bytes = format_bytes(sizes.nvme_bytes * sizes.stores)
         nvme = f"{sizes.nvme_tokens} tokens ({nvme_bytes}) in {', '.join(config.nvme_path)}"
     dram = f"{sizes.dram_tokens} tokens ({format_bytes(sizes.dram_bytes * sizes.ranks)})"
     ranks = f" on {sizes.ranks} ranks together" if sizes.ranks > 1 else ""

@@ -3,8 +3,9 @@
 Owns what is on its way between reading the journals and the trees. The first rank reads its journals, parents first and
 hottest first, and tells the others row by row; each looks up the same pages in its own journals, in its own time. A row
 goes back when all have answered, as far as every rank has its pages, in the order in which the rows were told. So the
-trees stay alike whatever a crash left on which rank. What not all ranks have is given up. Scheduler thread only;
-journals are read by threads of the store.
+trees stay alike whatever a crash left on which rank. What not all ranks have is given up. Where the first rank stores
+for all, it tells places and checksums as well, and nobody looks anything up. Scheduler thread only; journals are read
+by threads of the store.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from radixtier.identity import Space, Stretch, Tokens, namespace_seed
-from radixtier.ranks import Agreement, Completion, Completions, Words
+from radixtier.ranks import Agreement, Completion, Completions, SharedStore, Words
 from radixtier.ranks.completions import CANCELLED, FAILED, OK
 from radixtier.sglang.restore import FIRST_S
 from radixtier.sglang.restore_insert import Inserter
 from radixtier.store.finder import Finder, Found
+from radixtier.store.jobs import Ints, Sums
 from radixtier.store.restorer import WARM_ROWS, Restorer, Stored
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,17 @@ class _Row(NamedTuple):
     stretch: Stretch
     path: Tokens | None
     """Tokens in front; None where they are not known."""
+
+
+class _Place(NamedTuple):
+    slots: Ints
+    checksums: Sums
+    weighted: Sums
+
+
+def _place(stored: Stored) -> _Place:
+    weighted = np.zeros_like(stored.checksums) if stored.weighted is None else stored.weighted
+    return _Place(stored.slots, stored.checksums, weighted)
 
 
 class Paths:
@@ -90,6 +103,7 @@ class RankedRestoration:
         self._ranks = ranks
         self._store = cache.mover.store
         self._stats = cache.mover.stats
+        self._shared = isinstance(self._store, SharedStore)
         self._sums = cache.mover.table.n_landing > 0
         self._page_size: int = cache.page_size
         self._inserter = Inserter(cache)
@@ -98,7 +112,7 @@ class RankedRestoration:
         ranks.join(self._words)
         ranks.join(self._jobs)
         self._restorer: Restorer | None = self._store.restorer() if ranks.rank == 0 else None
-        self._finder: Finder | None = None if ranks.rank == 0 else self._store.finder()
+        self._finder: Finder | None = None if ranks.rank == 0 or self._shared else self._store.finder()
         self._mine: deque[Stored] = deque()
         """Rows of the first rank that were told and not heard yet."""
         self._told = Paths()
@@ -181,8 +195,11 @@ class RankedRestoration:
     # ---- telling -------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
+        if self._ranks.rank or self._end_told or self._words.waiting:
+            return
         restorer = self._restorer
-        if restorer is None or self._end_told or self._words.waiting:
+        if restorer is None:  # others have something on record, this rank has not
+            self._say_end()
             return
         done = restorer.done
         for slots in restorer.take_dropped():
@@ -192,16 +209,20 @@ class RankedRestoration:
             stretch, path = taken[0].stretch, taken[0].path
             known = self._told.get(stretch.front) is not None or not len(path)
             self._remember(self._told, stretch, path)
-            rows.append((*stretch.space, stretch.front, None if known else path, stretch.tokens))
+            place = _place(taken[0]) if self._shared else None
+            rows.append((*stretch.space, stretch.front, None if known else path, stretch.tokens, place))
             nbytes += stretch.tokens.nbytes + (0 if known else path.nbytes)
             self._mine.append(taken[0])
         if rows:
             self._words.say(pickle.dumps(rows))
             self._last_told = len(rows)
         elif done:
-            self._end_told = True
-            self._last_told = 0
-            self._words.say(END)
+            self._say_end()
+
+    def _say_end(self) -> None:
+        self._end_told = True
+        self._last_told = 0
+        self._words.say(END)
 
     def _remember(self, paths: Paths, stretch: Stretch, path: Tokens) -> None:
         paths.put(stretch.keys[-1].tobytes(), np.concatenate([path, stretch.tokens.reshape(-1)]))
@@ -212,7 +233,7 @@ class RankedRestoration:
         if message == END:
             self._ended = True
             return
-        for extra_key, cache_salt, front, path, tokens in pickle.loads(message):
+        for extra_key, cache_salt, front, path, tokens, place in pickle.loads(message):
             mine = self._mine.popleft() if self._mine else None
             if self._cancelled:
                 if mine is not None:
@@ -220,12 +241,13 @@ class RankedRestoration:
                 continue
             space = Space(extra_key, cache_salt)
             stretch = Stretch.chained(space, front, tokens.reshape(-1), self._page_size)
-            self._look_up(stretch, self._path_to(space, front) if path is None else path, mine)
+            path = self._path_to(space, front) if path is None else path
+            self._look_up(stretch, path, place if mine is None else _place(mine))
 
     def _path_to(self, space: Space, front: bytes) -> Tokens | None:
         return np.empty(0, np.int32) if front == namespace_seed(*space) else self._paths.get(front)
 
-    def _look_up(self, stretch: Stretch, path: Tokens | None, mine: Stored | None) -> None:
+    def _look_up(self, stretch: Stretch, path: Tokens | None, place: _Place | None) -> None:
         number, self._heard = self._heard, self._heard + 1
         if path is not None:
             self._remember(self._paths, stretch, path)
@@ -233,10 +255,8 @@ class RankedRestoration:
             self._warm.append((stretch.space, stretch.keys[-1].tobytes()))
         self._rows[number] = _Row(stretch, path)
         self._jobs.begin(number, len(stretch), 0)
-        if mine is not None:
-            there = np.ones(len(stretch), np.bool_)
-            weighted = np.zeros(len(stretch), np.uint64) if mine.weighted is None else mine.weighted
-            self._answer(Found(number, there, mine.slots, mine.checksums, weighted))
+        if place is not None:
+            self._answer(Found(number, np.ones(len(stretch), np.bool_), *place))
         elif self._finder is not None:
             self._finder.find(number, stretch.keys)
 

@@ -28,7 +28,7 @@ from sglang.srt.runtime_context import get_memory
 from radixtier.control import Address
 from radixtier.mover import Mover
 from radixtier.policy.admission import Admission, AdmitAll
-from radixtier.ranks import AgreedStore, Agreement, Alone
+from radixtier.ranks import AgreedStore, Agreement, Alone, SharedStore
 from radixtier.sglang.host_pool import LogicalPoolMixin
 from radixtier.sglang.identity import PageShape
 from radixtier.sglang.landing import Landing, make_landing
@@ -40,9 +40,10 @@ from radixtier.tree.tiertree import TierTree
 
 logger = logging.getLogger(__name__)
 
-OpenStore = Callable[..., PageStore]
-"""Given the frames, the shape of a page, the number of slots, and what to call when I/O ends, opens the NVMe tier;
-where pages may go straight to HBM, it is given the landing zone as ``landing`` as well."""
+OpenStore = Callable[..., Any]
+"""Given the frames, the shape of a page, the number of slots, and what to call when I/O ends, opens the NVMe tier: a
+`PageStore`, or a `BorrowedStore` where another rank has the same bytes and stores them. Where pages may go straight to
+HBM, it is given the landing zone as ``landing`` as well."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,11 @@ def _build_pool(tiers: Tiers, kvcache: Any, page_size: int, ranks: Alone | Agree
     if n_slots:
         zone = {} if landing is None else {"landing": landing.zone}
         store = tiers.open_store(pool.frame_buffer(), shape, n_slots, mover.io_done.set, **zone)
-        mover.store = cast(PageStore, AgreedStore(store, ranks)) if isinstance(ranks, Agreement) else store
+        if isinstance(ranks, Agreement):
+            agreed = SharedStore if shape.same_bytes else AgreedStore
+            mover.store = cast(PageStore, agreed(store, ranks))
+        else:
+            mover.store = store
     logger.info(
         "radixtier: %d pages of %d tokens (%.1f KiB) in DRAM, %d on NVMe; %.1f MiB of metadata",
         n_frames, page_size, shape.nbytes / 1024, n_slots, table.nbytes() / 2**20,

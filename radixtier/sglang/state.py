@@ -20,6 +20,7 @@ from radixtier.machine import drive_bytes
 from radixtier.monitor.health import Health
 from radixtier.mover import Trigger
 from radixtier.policy.wear import Endurance, project
+from radixtier.ranks import SharedStore
 from radixtier.sglang.rolling import RollingCount
 from radixtier.store.health import ADVICE, DriveHealth
 from radixtier.tree.residency import HBM, State
@@ -116,7 +117,8 @@ class StateReader:
                 "in_hbm_too": self._in_both() * page_size,
             },
             "nvme": {
-                "capacity": 0 if store is None else store.n_slots * page_size,
+                # Where the first rank stores for all, it has the tier.
+                "capacity": 0 if store is None or store.borrowed else store.n_slots * page_size,
                 "used": 0 if store is None else store.used_slots * page_size,
                 "writable": store is not None and store.writable,
             },
@@ -184,6 +186,7 @@ class StateReader:
                 **{f"{kind}_errors": stats[f"{kind}_errors"] for kind in KINDS},
                 "quarantined": store.quarantined,
                 "sealed": store.sealed_because,
+                "shared": isinstance(store, SharedStore),
                 "degraded": [drive.reason for drive in drives if drive.reason is not None],
                 "drives": [_drive(drive) for drive in drives],
             },

@@ -114,9 +114,12 @@ class Health:
                 self._delay = min(LAST_PROBE_S, 2 * self._delay)
                 self.next_probe = now + self._delay
         if trouble is None:
-            logger.info("radixtier: %s works again after %.0f s and takes new pages", self._directory, lasted)
+            self._log_back(lasted)
         elif known is None or known.kind != trouble.kind:
             self._log(trouble)
+
+    def _log_back(self, seconds: float) -> None:
+        logger.info("radixtier: %s works again after %.0f s and takes new pages", self._directory, seconds)
 
     def _log(self, trouble: Trouble) -> None:
         logger.warning(

@@ -49,6 +49,11 @@ LOOK_S = 1.0
 """Seconds between two looks for a device that hangs."""
 
 
+def threads_of_drive(threads: int, drives: int) -> int:
+    """Return how many of a store's I/O threads each drive gets, see `PageStore`."""
+    return threads if drives == 1 else max(min(threads, THREADS_PER_DRIVE), threads // drives)
+
+
 class PageStore:
     """Stores page images in slots and brings them back, checked, also in a later run.
 
@@ -96,6 +101,9 @@ class PageStore:
         When a directory cannot be used; the message names the flag and the fix.
     """
 
+    borrowed = False
+    """Whether the pages are in another rank's store."""
+
     def __init__(
         self,
         directories: Sequence[Path],
@@ -127,7 +135,6 @@ class PageStore:
         self._board = Board(self.slot_bytes, wake)
         self._found: deque[tuple[Drive, Finding, Ints]] = deque()
         self._looked = time.monotonic()
-        each = threads if len(directories) == 1 else max(min(threads, THREADS_PER_DRIVE), threads // len(directories))
         volumes = open_volumes(
             directories, capacity_bytes, frames.page_bytes, page_tokens,
             identity=identity, engine=engine, rank=rank, ranks=ranks, min_free=min_free_bytes,
@@ -136,8 +143,9 @@ class PageStore:
         try:
             self._drives = [
                 Drive(
-                    volume, frames, self._board, base=i * volume.plan.n_slots, threads=each,
-                    pages_per_chunk=self._pages_per_chunk, post=self._post, figures=self._board.stats, landing=landing,
+                    volume, frames, self._board, base=i * volume.plan.n_slots,
+                    threads=threads_of_drive(threads, len(volumes)), pages_per_chunk=self._pages_per_chunk,
+                    post=self._post, figures=self._board.stats, landing=landing,
                 )
                 for i, volume in enumerate(volumes)
             ]  # fmt: skip
@@ -149,6 +157,8 @@ class PageStore:
         for drive in self._drives:
             self._slots.quarantine(drive.base + drive.aside)
         self.n_slots = self._slots.n_slots
+        self.renewals = [0] * len(self._drives)
+        """How often each drive got a new slab in place of one that was gone."""
         for drive in self._drives:
             drive.start()
 
@@ -315,6 +325,7 @@ class PageStore:
             self._slots.release(slots)
         else:
             self._slots.lose(drive.base // self._slots.each)
+            self.renewals[drive.base // self._slots.each] += 1
             drive.renewed()
 
     def cancel(self, tag: Hashable) -> None:

@@ -11,16 +11,17 @@ import logging
 import threading
 import time
 from collections.abc import Hashable
+from pathlib import Path
+from typing import Protocol
 
 from radixtier.footprint import HEADER_BYTES, slot_bytes
-from radixtier.io.engine import Moved
+from radixtier.io.engine import Engine, Moved
 from radixtier.io.frames import FrameBuffer
 from radixtier.io.landing import LandingZone
 from radixtier.store.board import Board
 from radixtier.store.chunks import ChunkMover, SpareBuffer
 from radixtier.store.health import Health, Trouble
 from radixtier.store.jobs import Chunk, ChunkQueue, Job, Priority
-from radixtier.store.volume import Volume
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +30,22 @@ WRITES = 2
 threads that hash."""
 
 
+class OpenSlab(Protocol):
+    """Pages behind an engine."""
+
+    engine: Engine
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+
 class Transfers:
-    """Transfers of one volume, whose first slot is ``base`` of the store, on ``threads`` threads."""
+    """Transfers of one slab, whose first slot is ``base`` of the store, on ``threads`` threads."""
 
     def __init__(
         self,
-        volume: Volume,
+        slab: OpenSlab,
         frames: FrameBuffer,
         board: Board,
         health: Health,
@@ -44,7 +55,7 @@ class Transfers:
         threads: int,
         landing: LandingZone | None = None,
     ) -> None:
-        self._volume = volume
+        self._slab = slab
         self._board = board
         self._health = health
         self._base = base
@@ -133,12 +144,12 @@ class Transfers:
         self._board.begin(chunk, begin)
         offset = HEADER_BYTES + (int(chunk.job.slots[chunk.lo]) - self._base) * self._slot_bytes
         try:
-            moved = mover.run(chunk, self._volume.engine, offset)
+            moved = mover.run(chunk, self._slab.engine, offset)
         except Exception as e:  # a worker outlives whatever a chunk does to it
-            logger.exception("radixtier: transfer failed on %s", self._volume.slab.path)
+            logger.exception("radixtier: transfer failed on %s", self._slab.path)
             moved = Moved(0, f"{type(e).__name__}: {e}")
         lands = mover.lands(chunk)
         # It may be the way to the GPU that fails: the same pages through DRAM will tell whether it is the drive.
         if moved.error is not None and not lands:
-            self._health.fail(Trouble("io", f"{chunk.job.kind} on {self._volume.slab.path} failed: {moved.error}"))
+            self._health.fail(Trouble("io", f"{chunk.job.kind} on {self._slab.path} failed: {moved.error}"))
         self._board.end(chunk, begin, time.perf_counter(), moved, blame=not lands)

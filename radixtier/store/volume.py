@@ -103,6 +103,11 @@ class Volume:
         """Where it lies."""
         return self.plan.files.directory
 
+    @property
+    def path(self) -> Path:
+        """The slab."""
+        return self.slab.path
+
     # Checks, which may take as long as the device pleases
 
     def crowded(self) -> str | None:

@@ -112,7 +112,7 @@ def as_json(server: Server) -> dict[str, Any]:
         "dram_tokens": sizes.dram_tokens,
         "dram_bytes": sizes.dram_bytes * ranks,
         "nvme_tokens": sizes.nvme_tokens,
-        "nvme_bytes": sizes.nvme_bytes * ranks,
+        "nvme_bytes": sizes.nvme_bytes * sizes.stores,
     }
 
 

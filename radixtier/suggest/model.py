@@ -61,6 +61,8 @@ class Model(NamedTuple):
         Whether there was a config.json to tell.
     heads, kv_heads : int or None
         Of attention; None where they are not told.
+    latent : bool
+        Whether KV is a latent (MLA), of which every rank has all, and which is stored once.
     """
 
     path: str
@@ -71,6 +73,7 @@ class Model(NamedTuple):
     checked: bool = True
     heads: int | None = None
     kv_heads: int | None = None
+    latent: bool = False
 
     def splits(self, ranks: int) -> bool:
         """Whether the heads can be split over so many tensor parallel ranks."""
@@ -116,13 +119,16 @@ def read_model(path: str, *, cpu: bool, kv_dtype: str | None = None, kv_bytes: i
         return Model(path, kv_bytes or 0, "as given", refused=refused)
     dtype = kv_dtype or _kv_dtype(config, file.parent, cpu)
     weights, heads = _weights(file.parent, config, cpu), _heads(_text(config))
+    latent = _text(config).get("kv_lora_rank") is not None
     if kv_bytes is not None:
-        return Model(path, kv_bytes, "as given", weights, heads=heads)
+        kv_heads = 1 if latent else None
+        return Model(path, kv_bytes, "as given", weights, heads=heads, kv_heads=kv_heads, latent=latent)
     found = from_config(file, dtype)
     each = f"{found.kv_heads} KV heads of {found.head_dim}"
     rows = each if found.latent is None else f"a latent and rotary key of {found.latent}"
     told = f"{found.layers} layers, {rows}, {dtype}"
-    return Model(path, found.rank_bytes(), told, weights, heads=heads, kv_heads=1 if found.latent else found.kv_heads)
+    kv_heads = 1 if latent else found.kv_heads
+    return Model(path, found.rank_bytes(), told, weights, heads=heads, kv_heads=kv_heads, latent=latent)
 
 
 def refusal(config: dict[str, Any]) -> Refused | None:

@@ -113,7 +113,9 @@ def make_servers(facts: Facts, wishes: Wishes) -> tuple[Server, ...]:
         directories = tuple(os.path.join(p, f"gpu{number}") for p in parents) if nested else tuple(parents)
         config = _config(facts, wishes, parents, directories, shared=shared, count=count)
         config = replace(config, control=_control(facts, directories, wishes.port + number))
-        sizes = config.resolve(facts.model.rank_bytes(ranks), PAGE_SIZE["cuda" if gpus else "cpu"], ranks)
+        sizes = config.resolve(
+            facts.model.rank_bytes(ranks), PAGE_SIZE["cuda" if gpus else "cpu"], ranks, same_bytes=facts.model.latent
+        )
         made.append(
             Server(
                 gpus=gpus,

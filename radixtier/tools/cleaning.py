@@ -141,9 +141,10 @@ def unused(directory: Path) -> list[StoreFiles]:
 
 
 def _ranks(files: StoreFiles) -> int:
-    """Return of how many ranks the server of a store is; as far as can be seen where the store does not tell."""
+    """Return how many ranks of a store's server have stores; as far as can be seen where the store does not tell."""
     try:
-        return int(identity_fields(read_header(files.slab))["tp_size"])
+        fields = identity_fields(read_header(files.slab))
+        return 1 if fields.get("attention") == "mla" else int(fields["tp_size"])  # A latent is stored once for all.
     except (OSError, HeaderError, KeyError, TypeError, ValueError):
         return files.rank + 1
 

@@ -343,6 +343,11 @@ class ResidencyTable:
         self.slot[pages] = slots
         self.flight[pages] |= WRITE
 
+    def placed(self, pages: Pages, slots: npt.NDArray[np.int64]) -> None:
+        """Learn where pages are being written: among ranks that share a store, one chooses the slots."""
+        assert (self.flight[pages] & WRITE).all()
+        self.slot[pages] = slots
+
     def end_write(self, pages: Pages, ok: Flags, checksums: Sums, weighted: Sums | None = None) -> Slots:
         """Finish writes: ``CLEAN`` where ``ok``, else still ``DIRTY``; returns slots that are free now."""
         self.flight[pages] &= ~np.uint8(WRITE)
@@ -465,7 +470,7 @@ class ResidencyTable:
         assert ((state[landed] == State.CLEAN) | (state[landed] == State.COLD)).all(), "landed and not on NVMe"
         free = np.sort(self._free_handles[: self.free_handles])
         assert (free == np.flatnonzero(state == State.FREE)).all(), "handles: free list and states disagree"
-        slots = slot[slot != NONE]
+        slots = slot[slot >= 0]  # Of several ranks, one may not know a slot, or not have one.
         assert len(np.unique(slots)) == len(slots), "a slot has two owners"
         reading, writing = (self.flight & (READ | COPY)) != 0, (self.flight & WRITE) != 0
         has_frame, has_slot = frame != NONE, slot != NONE

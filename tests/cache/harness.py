@@ -32,6 +32,7 @@ from radixtier.policy.prefill import Machine, PrefillCost
 from radixtier.policy.regression import TimeFit
 from radixtier.sglang import standalone
 from radixtier.sglang.stack import Tiers
+from radixtier.store.borrowed import BorrowedStore
 from radixtier.store.store import PageStore
 from radixtier.tree.residency import State
 
@@ -158,7 +159,8 @@ class Server:
     learns: bool = False
     """Whether the cache learns from how long prefill takes here, which is nothing."""
     group: Any = None
-    """Process group of the ranks of one server; every rank has bytes of its own."""
+    """Process group of the ranks of one server; every rank has bytes of its own, but with a latent all have the same.
+    """
     rank: int = 0
     engine: Any = None
     store: Any = None
@@ -191,18 +193,41 @@ class Server:
         buffers = [*kv.kv_buffer] if KINDS[self.kind].get("latent") else [*kv.k_buffer, *kv.v_buffer]
         self.rows = [buffer.view(torch.uint8).flatten(1) for buffer in buffers]
 
-    def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any, landing: Any = None) -> PageStore:
+    @property
+    def shared(self) -> bool:
+        """Whether the first rank stores for all."""
+        return self.group is not None and "latent" in KINDS[self.kind]
+
+    def _open(self, frames: Any, shape: Any, n_slots: int, wake: Any, landing: Any = None) -> PageStore | BorrowedStore:
         ranks = 1 if self.group is None else torch.distributed.get_world_size(self.group)
+        place = (0, 1) if self.shared else (self.rank, ranks)
         identity = None
         if self.weights is not None:
-            identity = StoreIdentity(weights=self.weights, tp_rank=self.rank, tp_size=ranks, **shape._asdict())
+            identity = StoreIdentity(weights=self.weights, tp_rank=place[0], tp_size=place[1], **shape._asdict())
+        common: dict[str, Any] = {
+            "page_tokens": PAGE, "wake": wake, "threads": self.threads, "io_bytes": 2 * frames.page_bytes,
+            "identity": identity, "landing": landing,
+        }  # fmt: skip
+        if self.shared and self.rank:
+            self._meet()
+            self.store = BorrowedStore([self.directory], frames, engine=self._make_engine, **common)
+            return self.store
         self.store = PageStore(
-            [self.directory], footprint(n_slots, frames.page_bytes, PAGE), frames, page_tokens=PAGE,
-            identity=identity, engine=lambda _: self.engine, wake=wake, threads=self.threads,
-            io_bytes=2 * frames.page_bytes, rank=self.rank, ranks=ranks, landing=landing,
-            cleared=lambda: None if self.group is None else torch.distributed.barrier(self.group),
+            [self.directory], footprint(n_slots, frames.page_bytes, PAGE), frames, rank=place[0], ranks=place[1],
+            engine=lambda _: self.engine, cleared=self._meet if place[1] > 1 else lambda: None, **common,
         )  # fmt: skip
+        if self.shared:
+            self._meet()
         return self.store
+
+    def _meet(self) -> None:
+        torch.distributed.barrier(self.group)
+
+    def _make_engine(self, directory: Path) -> FaultEngine:
+        """Make one for each slab that is opened; faults are those of the newest."""
+        if self.engine is None or self.store is not None:
+            self.engine = FaultEngine(PosixEngine(direct=False), seed=1 + self.rank)
+        return self.engine
 
     def close(self) -> None:
         self.engine.clear()
@@ -241,7 +266,8 @@ class Server:
         shape = (len(self.rows), PAGE, self.rows[0].shape[1])
         values = np.empty((pages, *shape), np.uint8)
         for page in range(pages):
-            random = np.random.default_rng(self.rank + int.from_bytes(keys[page].tobytes(), "little"))
+            own = 0 if self.shared else self.rank
+            random = np.random.default_rng(own + int.from_bytes(keys[page].tobytes(), "little"))
             values[page] = random.integers(0, 256, shape, np.uint8)
         return torch.from_numpy(values)
 
@@ -489,7 +515,7 @@ class Server:
         """Exact accounting on every tier."""
         self.table.check()
         used = int((self.table.slot >= 0).sum())
-        if self.store is not None:
+        if isinstance(self.store, PageStore):
             # Slots that were given back count as used until the journal has forgotten them.
             assert used <= self.store.used_slots
             assert self.store.free_slots + self.store.used_slots + self.store.quarantined == self.store.n_slots

@@ -1,4 +1,4 @@
-"""One rank of a server in miniature, a process of its own: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES``.
+"""One rank of a server in miniature: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES [KIND]``, a process.
 
 All ranks take the same random steps; each has a drive that is slow and fails in its own way, and a clock of its own.
 The server lives several times, differently each time (:data:`PLAN`), over the same drives. Prints a line of JSON when a
@@ -33,6 +33,7 @@ from radixtier.policy.write_budget import Budgeted, WriteBudget
 from radixtier.ranks import Agreement
 from radixtier.sglang import restore_ranks
 from radixtier.store import health
+from radixtier.tree.residency import WRITE
 
 LOOK = 50
 """Steps between two notes of what was decided."""
@@ -139,6 +140,10 @@ class RankChaos(Chaos):
         parts["sglang"] = repr((cache.total_size(), cache.evictable_size(), cache.protected_size())).encode()
         parts["runs"] = repr([(n, run.parent, run.uses, run.live) for n, run in tree.runs.items()]).encode()
         parts["order"] = repr([run for run in tree.runs if run in tree.order]).encode()
+        if self.server.shared:  # and where everything is that was not being written just now
+            settled = table.flight & WRITE == 0
+            places = (table.slot, table.checksum, table.weighted)
+            parts["places"] = b"".join(array[settled[: len(array)]].tobytes() for array in places)
         return " ".join(f"{name}:{hashlib.blake2b(part, digest_size=4).hexdigest()}" for name, part in parts.items())
 
     def matches(self) -> list[tuple[int, int]]:
@@ -244,7 +249,8 @@ def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: in
                     "held": int(server.table.held), "leases": int(server.table.lease.sum()),
                     "sealed": server.store.sealed_because is not None,
                     # What each rank has of its own:
-                    "faults": chaos.faults,
+                    "faults": chaos.faults, "write_bytes": server.store.stats()["write_bytes"],
+                    "stored": int((server.table.slot >= 0).sum()), "slot_bytes": server.store.slot_bytes,
                 }
             ),
             flush=True,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sglang_rig import command_line, resolved, write_model
+from sglang_rig import MLA, command_line, resolved, write_model
 
 from radixtier.footprint import footprint
 from radixtier.machine import Machine
@@ -65,6 +66,44 @@ def test_bytes_are_of_the_server_and_shared(model: str, drives: list[str], ranks
     assert found.nvme_bytes * ranks <= 16 << 20
     more = footprint(found.nvme_slots + 2, found.page_bytes, 16, 2)
     assert more * ranks > 16 << 20, "no page more would fit"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_latent_is_stored_once(tmp_path: Path, drives: list[str], ranks: int) -> None:
+    model = write_model(tmp_path / "model", **MLA)
+    found = sizes(model, ranks, "--radix-tier-nvme-path", *drives, "--radix-tier-nvme-size", "16MiB")
+    assert found == dataclasses.replace(
+        sizes(model, 1, "--radix-tier-nvme-path", *drives, "--radix-tier-nvme-size", "16MiB"), ranks=ranks,
+        hbm_pages=found.hbm_pages, dram_pages=found.dram_pages,
+    )  # fmt: skip
+    assert found.stores == 1 and found.nvme_bytes <= 16 << 20
+    assert footprint(found.nvme_slots + 2, found.page_bytes, 16, 2) > 16 << 20, "no page more would fit"
+    assert found.dram_pages == (8 << 20) // ranks // found.page_bytes, "and in memory on every rank"
+
+
+def test_the_log_tells_the_bytes_of_the_one_store(
+    tmp_path: Path, drives: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = ["--radix-tier-nvme-path", *drives, "--radix-tier-nvme-size", "992tok", "--tp-size", "2"]
+    record = command_line(write_model(tmp_path / "model", **MLA), "--enable-radix-tier", *SIZES, *flags)
+    logging.getLogger().addHandler(caplog.handler)
+    record.resolve_once()
+    found = resolution.sizes_of(record)
+    [line] = [text for text in caplog.messages if text.startswith("radixtier: tiers: ")]
+    assert f"NVMe 992 tokens ({footprint(62, found.page_bytes, 16, 2) / 2**20:.1f} MiB) in " in line
+    [line] = [text for text in caplog.messages if text.startswith("radixtier: every rank has")]
+    assert line.startswith("radixtier: every rank has the whole latent of a token: HBM and DRAM hold it 2 times")
+
+
+def test_the_least_that_the_one_store_takes(
+    tmp_path: Path, drives: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_model(tmp_path / "model", **MLA)
+    flags = [*SIZES, "--tp-size", "2", "--radix-tier-nvme-path", *drives, "--radix-tier-nvme-size"]
+    least = footprint(2, sizes(model, 1).page_bytes, 16, 2)
+    line = refused(capsys, model, *flags, str(least - 1))
+    assert f"Give it at least {-(-least // 1024)}KiB" in line
+    resolved(model, *flags, f"{-(-least // 1024)}KiB")
 
 
 def test_tokens_are_the_same_on_every_rank(model: str, drives: list[str]) -> None:
@@ -185,8 +224,9 @@ class Context:
 
 
 @pytest.fixture
-def tiers_of(model: str, drives: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def build(ranks: int, rank: int) -> Tiers:
+def tiers_of(drives: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def build(ranks: int, rank: int, **fields: Any) -> Tiers:
+        model = write_model(tmp_path / "served", **fields)
         flags = ["--radix-tier-nvme-path", *drives, "--radix-tier-nvme-size", "16MiB", "--tp-size", str(ranks)]
         flags += ["--radix-tier-write-budget", "64GB/day", "--radix-tier-scrub", "1MiB"]
         flags += ["--radix-tier-record", str(tmp_path / "load.jsonl")]
@@ -238,6 +278,39 @@ def test_a_rank_opens_its_own_store(tiers_of: Any, monkeypatch: pytest.MonkeyPat
     assert (found["rank"], found["ranks"], found["identity"]) == (rank, ranks, (rank, ranks))
     assert found["capacity"] * ranks <= 16 << 20
     assert met == (["the group"] if ranks > 1 else [])
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_the_first_rank_stores_a_latent_for_all(
+    tiers_of: Any, monkeypatch: pytest.MonkeyPatch, drives: list[str], rank: int
+) -> None:
+    happened: list[Any] = []
+    opened: dict[str, Any] = {}
+
+    def page_store(directories: Any, capacity: int, frames: Any, **options: Any) -> None:
+        options["cleared"]()
+        happened.append("made")
+        opened.update(options, capacity=capacity)
+
+    def borrowed_store(directories: Any, frames: Any, **options: Any) -> None:
+        happened.append("borrowed")
+        opened.update(options)
+
+    monkeypatch.setattr(factory, "PageStore", page_store)
+    monkeypatch.setattr(factory, "BorrowedStore", borrowed_store)
+    monkeypatch.setattr(factory, "store_identity", lambda args, shape, rank, ranks: (rank, ranks))
+    monkeypatch.setattr("torch.distributed.barrier", lambda group: happened.append("met"))
+    tiers = tiers_of(4, rank, **MLA)
+    assert tiers.scrub_rate == 1 << 20
+    admission = tiers.admission(100)
+    assert isinstance(admission, Budgeted) and admission.budget.bytes_per_day == 64_000_000_000
+    shape = PageShape("float32", "page_first_direct", 16, 2, 1, 32, 8, attention="mla")
+    tiers.open_store(None, shape, tiers.n_slots, lambda: None)
+    assert happened == (["made", "met"] if rank == 0 else ["met", "borrowed"])
+    assert opened["identity"] == (0, 4)
+    if rank == 0:
+        assert (opened["rank"], opened["ranks"]) == (0, 1)
+        assert 8 << 20 < opened["capacity"] <= 16 << 20
 
 
 def test_ranks_have_identities_of_their_own(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import radixtier
 from radixtier.cpu import environment
 from radixtier.lab.traces.opening import open_trace
-from radixtier.live.client import Client, Reply
+from radixtier.live.client import Client, Refused, Reply
 from radixtier.live.server import CPU_FLAGS, Server
 from radixtier.seams.installed import package_directory
 from radixtier.seams.patch import apply_patch, read_patch
@@ -128,6 +128,21 @@ class Tiered:
         body = json.dumps(endless(prompt))
         connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
         connection.close()
+
+    def update_weights(self, model: Path) -> None:
+        """Have the weights read again.
+
+        SGLang refuses to empty its cache in the step after an answer, when the request still counts as running.
+        """
+        end = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                self.client.call("POST", "/update_weights_from_disk", {"model_path": str(model)})
+                return
+            except Refused as refused:
+                if "still running" not in str(refused) or time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
 
     def assert_idle(self) -> None:
         """A flush waits until nothing runs; a scheduler whose accounts do not add up when idle ends itself."""

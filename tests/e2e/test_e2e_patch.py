@@ -82,7 +82,7 @@ def test_a_patched_server_and_the_way_back(patched: Path, tiny_model: Path, tmp_
         first, again = tiered.send_all(batch), tiered.send_all(batch)
         assert [reply.output_ids for reply in again] == [reply.output_ids for reply in first]
         assert max(reply.nvme for reply in again) == tiered.most_cached
-        tiered.client.call("POST", "/update_weights_from_disk", {"model_path": str(tiny_model)})
+        tiered.update_weights(tiny_model)
         server.stop()
     log = (tmp_path / "log").read_text()
     assert "weights were updated" in log

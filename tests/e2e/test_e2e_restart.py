@@ -60,7 +60,7 @@ def test_chats_go_on_after_a_restart_and_a_kill_but_not_after_a_weight_update(ti
         assert len(after[0].output_ids) == ANSWER
 
         # After a weight update, even to the very same weights, a restart finds nothing from before or after it.
-        third.client.call("POST", "/update_weights_from_disk", {"model_path": str(tiny_model)})
+        third.update_weights(tiny_model)
         third.send_all(batch[2:4])
         third.server.stop()
         assert "weights were updated" in (tmp_path / "log2").read_text()

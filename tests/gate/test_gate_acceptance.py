@@ -121,6 +121,8 @@ def test_room_is_held_against_what_the_store_may_take(make_rig: Callable[..., Ri
     rig = make_rig()
     told = Subject(directories=(rig.directory,), state={"store": {"bytes_cap": 1000}}, ranks=2)
     assert acceptance_doctor.needed(told) == 2000
+    shared = Subject(directories=(rig.directory,), state={"store": {"bytes_cap": 1000, "shared": True}}, ranks=2)
+    assert acceptance_doctor.needed(shared) == 1000
     seen = acceptance_doctor.needed(Subject(directories=(rig.directory,)))
     assert seen is not None and 32 * rig.page_bytes < seen
     assert acceptance_doctor.needed(Subject()) is None
@@ -185,8 +187,9 @@ def test_identity_names_what_differs(make_rig: Callable[..., Rig]) -> None:
     assert rig.store.close(WAIT)
     with opened([rig.directory]) as drives:
 
-        def judge(ranks: int = 1, **other: Any) -> Check:
-            return identity(Subject(state={"identity": {**TELLS, **other}}, ranks=ranks), drives)
+        def judge(ranks: int = 1, shared: bool = False, **other: Any) -> Check:
+            state = {"identity": {**TELLS, **other}, "store": {"shared": shared}}
+            return identity(Subject(state=state, ranks=ranks), drives)
 
         assert judge().verdict is Verdict.PASS
         assert judge(tp_rank=1).verdict is Verdict.PASS
@@ -194,6 +197,7 @@ def test_identity_names_what_differs(make_rig: Callable[..., Rig]) -> None:
         assert check.verdict is Verdict.FAIL and "kv_dtype float32 instead of bfloat16" in check.reason
         check = judge(ranks=2)
         assert check.verdict is Verdict.FAIL and "rank 1: no store" in check.reason
+        assert judge(ranks=2, shared=True).verdict is Verdict.PASS
         assert identity(Subject(), drives).verdict is Verdict.SKIPPED
 
 

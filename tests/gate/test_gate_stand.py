@@ -393,6 +393,7 @@ def test_the_cap_is_what_the_server_tells() -> None:
     assert cap_bytes({"store": {"bytes_cap": 7}}) == 7
     assert cap_bytes({"store": {"bytes_cap": 7}, "rank": {"rank": 0, "size": 2}, "identity": None}) == 14
     assert cap_bytes({"store": {"bytes_cap": 7}, "rank": {"rank": 0, "size": 2}, "identity": {"pp_size": 3}}) == 42
+    assert cap_bytes({"store": {"bytes_cap": 7, "shared": True}, "rank": {"rank": 0, "size": 2}, "identity": None}) == 7
     assert [cap_bytes(each) for each in (None, {}, {"store": None}, {"store": {"bytes_cap": 0}})] == [None] * 4
 
 

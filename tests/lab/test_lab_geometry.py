@@ -55,6 +55,14 @@ def test_a_latent_is_on_every_rank_in_full() -> None:
     assert [Geometry.of(attention, tp).bytes_per_token for tp in (1, 8)] == [60, 480]
 
 
+def test_a_latent_is_stored_once() -> None:
+    attention = PRESETS["deepseek-v2-lite"]
+    one, eight = (Geometry.of(attention, tp).blocks(1 << 36, 64, nvme=True) for tp in (1, 8))
+    assert one == eight
+    one, eight = (Geometry.of(attention, tp).blocks(1 << 36, 64) for tp in (1, 8))
+    assert one // 8 == eight, "and in memory on every rank"
+
+
 def test_heads_that_cannot_be_shared_are_refused() -> None:
     with pytest.raises(BadValue, match=r"8 KV heads cannot be shared evenly by 3 ranks. Give --tp a divisor"):
         Attention(3, 8, 10).rank_bytes(3)
