@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -45,13 +45,13 @@ class Seeded:
 
 
 class Play:
-    """One world and the moves in it. Each move does nothing where it is not possible."""
+    """One world, which ``make`` builds, and the moves in it. Each move does nothing where it is not possible."""
 
-    def __init__(self, choose: Chooser) -> None:
+    def __init__(self, choose: Chooser, make: Callable[..., World] = fake_world) -> None:
         self.choose = choose
         frames = choose.number(2, 10)
         self.answers = choose.one(ANSWERS)
-        self.world: World = fake_world(
+        self.world = make(
             frames + choose.number(0, 24), frames, choose.number(1, 30), choose.one([0, 1, 3, 8]),
             max_write_pages=choose.number(1, 8),
             scrub_rate=choose.one([0, PAGE_BYTES, 100 * PAGE_BYTES]), admission=Answers(self._answer),
@@ -146,7 +146,7 @@ class Play:
         """A use is predicted, or is not any more."""
         if (run := self._any_run()) is not None:
             when = self.choose.one([None, 1.0, 5.0, 50.0])
-            self.world.mover.tree.expect(run, None if when is None else self.world.clock.now + when)
+            self.world.mover.tree.expect(run, None if when is None else self.world.mover._clock() + when)
 
     # ---- requests -----------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ curl -s http://127.0.0.1:30000/metrics | grep ^radixtier_
 
 Every series has the labels {common} beside its own. With `--tp-size N` each rank has series of its own: tokens, requests
 and pages are the same on all of them, so look at `tp_rank="0"`; bytes, errors and the state of drives are each rank's part, to
-be added up. Each scheduler process updates its series once a
+be added up. With MLA the first rank [stores for all](store.md#one-store-for-all-ranks): capacity, use and writes of NVMe are
+its alone, and 0 on the others. Each scheduler process updates its series once a
 second, on a thread of its own; if that fails there is one warning, and serving goes on. What `GET /radix_tier/state` gives as null
 has no series, such as the write budget of a server without one; a gauge whose figure is gone reads `NaN`. Counters count
 from the start of the process. KV is counted in tokens, also where pages move, so that figures of servers with different

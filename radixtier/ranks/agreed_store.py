@@ -93,6 +93,10 @@ class AgreedStore:
         """Give slots back."""
         self._store.free(slots[slots >= 0])
 
+    def touch(self, slots: Ints, used: float) -> None:
+        """Note that the pages in these slots were used at ``used`` (Unix seconds)."""
+        self._store.touch(slots[slots >= 0], used)
+
     # ---- transfers -----------------------------------------------------------------------------------
 
     def write(self, frames: Ints, slots: Ints, seeds: Sums, tag: int) -> None:

@@ -1,7 +1,8 @@
 """One rank of a server in miniature: ``ranks_worker.py DIRECTORY RANK RANKS STEPS SEED LIVES [KIND]``, a process.
 
 All ranks take the same random steps; each has a drive that is slow and fails in its own way, and a clock of its own.
-The server lives several times, differently each time (:data:`PLAN`), over the same drives. Prints a line of JSON when a
+The server lives several times, differently each time (:data:`PLAN`), over the same drives; with a KIND of pool, plainly
+and with a graceful end. Prints a line of JSON when a
 life begins, and one when it is over: what was decided, and the accounts.
 """
 
@@ -217,7 +218,7 @@ def end(server: Server, own: random.Random, graceful: bool) -> None:
         server.store.close(30)
 
 
-def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: int) -> None:
+def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: int, kind: str | None = None) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -229,6 +230,8 @@ def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: in
     collectives = Collectives()
     for number in range(lives):
         life, own = PLAN[number % len(PLAN)], random.Random(31 * seed + 7 * number + rank)
+        if kind is not None:
+            life = Life(kind)
         server = start(directory, life, torch.distributed.group.WORLD, rank, own)
         agreement, stats = server.cache.ranks, server.cache.mover.stats
         assert isinstance(agreement, Agreement)
@@ -256,7 +259,7 @@ def run(directory: Path, rank: int, ranks: int, steps: int, seed: int, lives: in
             flush=True,
         )  # fmt: skip
         # Some ranks end without writing what was still to be written.
-        end(server, own, graceful=(number + rank) % 2 == 0)
+        end(server, own, graceful=kind is not None or (number + rank) % 2 == 0)
         torch.distributed.barrier()
 
 
@@ -289,7 +292,7 @@ class Collectives:
 def main() -> int:
     """Run; returns the exit code."""
     try:
-        run(Path(sys.argv[1]), *map(int, sys.argv[2:7]))
+        run(Path(sys.argv[1]), *map(int, sys.argv[2:7]), *sys.argv[7:])
     except BaseException:
         traceback.print_exc()
         return 1

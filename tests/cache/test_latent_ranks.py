@@ -33,7 +33,13 @@ def play(directory: Path, ranks: int, *, steps: int, seed: int, lives: int = 1) 
             process.wait()
     for rank, process in enumerate(processes):
         assert process.returncode == 0, (directory / f"errors{rank}").read_text()[-2000:]
-    return list(zip(*([json.loads(line) for line in each.splitlines()] for each in told), strict=True))  # type: ignore[arg-type]
+    return list(zip(*(results(each) for each in told), strict=True))  # type: ignore[arg-type]
+
+
+def results(lines: bytes) -> list[dict[str, Any]]:
+    """Return what a rank tells at the end of each life."""
+    told = map(json.loads, lines.splitlines())
+    return [{**each, **each["stats"]} for each in told if "decisions" in each]
 
 
 @pytest.mark.parametrize(("ranks", "steps", "lives"), [(2, 2000, 2), (3, 500, 1)])
