@@ -34,6 +34,9 @@ BLOCK = 512
 HEAD = 5
 """Numbers in front: the time, and what has to be the same on all ranks, each with its negative."""
 
+_FAILED = -1
+"""A state that only ranks have that failed."""
+
 _US = 1e6
 
 
@@ -123,7 +126,8 @@ class Agreement:
     Attributes
     ----------
     state : callable
-        Returns a number that follows from what was decided so far: the same on every rank, or they have diverged.
+        Returns a number that follows from what was decided so far, 0 or more: the same on every rank, or they have
+        diverged.
     on_divergence : callable
         Called once, on every rank at the same point, when they have.
     own : int
@@ -146,6 +150,7 @@ class Agreement:
         self._offered: list[Longs] = []
         self._now = 0.0
         self._fresh = False
+        self._failed = False
         self.learn(group.minimum(self.offer()))
 
     def join(self, section: Section) -> None:
@@ -156,7 +161,7 @@ class Agreement:
 
     def offer(self) -> Longs:
         """Return what this rank has to say; :meth:`learn` has to follow with the minimum over all ranks."""
-        state = self.state()
+        state = _FAILED if self._failed else self.state()
         told = [-micros for micros, _ in self._measures][:MOST_MEASURES]
         self._offered = [np.array(told, np.int64), *(section.offer() for section in self._sections)]
         n = sum(map(len, self._offered))
@@ -172,6 +177,7 @@ class Agreement:
         if state != -state_again or n != -n_again:
             self._diverge("the ranks of this server have decided differently")
             return
+        self._failed = False
         ends = np.cumsum([len(part) for part in self._offered])
         measures, *rest = np.split(agreed[HEAD : HEAD + n], ends[:-1])
         for longest in measures.tolist():
@@ -214,6 +220,12 @@ class Agreement:
     def agreed(self, value: int) -> int:
         """Return the least of what the ranks say, at once."""
         return int(self._group.minimum(np.array([value], np.int64))[0])
+
+    def fail(self) -> None:
+        """This rank could not do what the others may have done: if they have, all find in the next reduction that they
+        differ.
+        """
+        self._failed = True
 
     def leave(self) -> None:
         """Agree with nobody from now on."""
