@@ -36,7 +36,7 @@ def play(directory: Path, ranks: int, *, steps: int, seed: int, lives: int = 1) 
     return list(zip(*([json.loads(line) for line in each.splitlines()] for each in told), strict=True))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("ranks", "steps", "lives"), [(2, 2000, 2), (3, 500, 1)])
+@pytest.mark.parametrize(("ranks", "steps", "lives"), [(2, 800, 2), (3, 300, 1)])
 def test_ranks_with_one_store_stay_alike(tmp_path: Path, ranks: int, steps: int, lives: int) -> None:
     """CASES C9, C11: every byte is checked, and every account, while the drive of each rank fails in its own way."""
     for told in play(tmp_path, ranks, steps=steps, seed=7, lives=lives):
