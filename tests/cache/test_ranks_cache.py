@@ -32,7 +32,7 @@ STEP_S = 0.5
 END_S = 60.0
 """Longest that a rank goes on without the others."""
 
-OWN = ("faults",)
+OWN = ("faults", "write_bytes")
 """What is each rank's own affair in its account of a life."""
 
 
