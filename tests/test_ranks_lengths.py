@@ -56,3 +56,17 @@ def test_a_vector_is_whole_blocks(measures: int) -> None:
     assert measures + 64 * JOB < len(offer) == BLOCK
     agreement.learn(offer)
     assert told == [1.0] * measures and not agreement.diverged
+
+
+@pytest.mark.parametrize("failed", [(0,), (1,), (0, 1)])
+def test_what_some_ranks_could_not_do_is_found_out_and_what_none_could_is_no_difference(
+    failed: tuple[int, ...],
+) -> None:
+    agreements = ranks_with(1, 1)
+    for rank in failed:
+        agreements[rank].fail()
+    for _ in range(2):
+        offers = [agreement.offer() for agreement in agreements]
+        for agreement in agreements:
+            agreement.learn(np.minimum.reduce(offers))
+    assert [agreement.diverged for agreement in agreements] == [len(failed) == 1] * 2

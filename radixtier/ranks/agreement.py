@@ -74,9 +74,6 @@ class Ranks(Protocol):
     def agreed(self, value: int) -> int:
         """Return the least of what the ranks say, at once; for the start, not for a step."""
 
-    def doubt(self) -> None:
-        """Something went wrong on this rank alone, and what it decides may differ from now on."""
-
     def leave(self) -> None:
         """Agree with nobody from now on: this rank ends."""
 
@@ -106,9 +103,6 @@ class Alone:
         """Return the value."""
         return value
 
-    def doubt(self) -> None:
-        """Do nothing."""
-
     def leave(self) -> None:
         """Do nothing."""
 
@@ -126,7 +120,8 @@ class Agreement:
     Attributes
     ----------
     state : callable
-        Returns a number that follows from what was decided so far: the same on every rank, or they have diverged.
+        Returns a number that follows from what was decided so far, 0 or more: the same on every rank, or they have
+        diverged.
     on_divergence : callable
         Called once, on every rank at the same point, when they have.
     own : int
@@ -147,9 +142,9 @@ class Agreement:
         self._sections: list[Section] = []
         self._measures: deque[tuple[int, Callable[[float], None]]] = deque()
         self._offered: list[Longs] = []
-        self._spoilt = 0
         self._now = 0.0
         self._fresh = False
+        self._failed = False
         self.learn(group.minimum(self.offer()))
 
     def join(self, section: Section) -> None:
@@ -162,7 +157,7 @@ class Agreement:
         """Return what this rank has to say; :meth:`learn` has to follow with the minimum over all ranks."""
         told = [-micros for micros, _ in self._measures][:MOST_MEASURES]
         parts = [np.array(told, np.int64), *(section.offer() for section in self._sections)]
-        state = checksum([self.state() + self._spoilt, *map(len, parts)])
+        state = checksum([-1 if self._failed else self.state(), *map(len, parts)])
         head = np.array([int(self._clock() * _US), state, -state], np.int64)
         self._offered = [head, *parts]
         used = sum(map(len, self._offered))
@@ -177,6 +172,7 @@ class Agreement:
         if head[1] != -head[2]:
             self._diverge("the ranks of this server have decided differently")
             return
+        self._failed = False
         for longest in measures.tolist():
             _, tell = self._measures.popleft()
             tell(-longest / _US)
@@ -218,9 +214,11 @@ class Agreement:
         """Return the least of what the ranks say, at once."""
         return int(self._group.minimum(np.array([value], np.int64))[0])
 
-    def doubt(self) -> None:
-        """Something went wrong on this rank alone: have all ranks find that they have diverged, together."""
-        self._spoilt = 1 + self.rank
+    def fail(self) -> None:
+        """This rank could not do what the others may have done: if they have, all find in the next reduction that they
+        differ.
+        """
+        self._failed = True
 
     def leave(self) -> None:
         """Agree with nobody from now on."""

@@ -527,7 +527,10 @@ class RadixTierCache(UnifiedRadixCache):
         except Exception:  # a miss is legal, the end of the scheduler is not
             logger.exception("radixtier: the rest of what is on NVMe cannot be brought back")
             restoration.cancel()
-            self.ranks.doubt()
+            if isinstance(self.ranks, Agreement):
+                self.ranks.fail()
+                if first:
+                    self.ranks.reduce()  # as the others do after every step
         if restoration.finished:
             self._restoration = None
 
@@ -684,6 +687,9 @@ class RadixTierCache(UnifiedRadixCache):
 
     def _stand_down(self) -> None:
         """The ranks went different ways: nothing below HBM is served, read or written any more."""
+        restoration, self._restoration = self._restoration, None
+        if restoration is not None:
+            restoration.abandon()
         mover = self.mover
         if mover.store is not None:
             mover.leave_nvme(mover.store, NothingMore(mover.parking.admission))

@@ -148,8 +148,8 @@ class RankedRestoration:
             self._answer(found)
         self._answered.update((each.tag, each) for each in self._jobs.take())
         while self._next in self._answered:
-            self._put_back(self._rows.pop(self._next), self._answered.pop(self._next))
-            self._next += 1
+            number, self._next = self._next, self._next + 1  # also where this row fails
+            self._put_back(self._rows.pop(number), self._answered.pop(number))
         if not self._cancelled:
             self._tell()
         if not self.over and self._next == self._heard and not self._words.coming:

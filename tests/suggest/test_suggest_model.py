@@ -40,6 +40,8 @@ def test_kv_of_a_token_with_a_latent(tmp_path: Path, cpu: bool, nbytes: int) -> 
     model = read_model(write_config(tmp_path, **LATENT), cpu=cpu)
     assert model.kv_bytes == 32 * (512 + 64) * nbytes
     assert model.told_by.startswith("32 layers, a latent and rotary key of 576, ")
+    given = read_model(write_config(tmp_path, **LATENT), cpu=cpu, kv_bytes=77)
+    assert model.latent and given.latent and [given.rank_bytes(ranks) for ranks in (1, 4)] == [77, 77]
 
 
 def test_kv_of_a_checkpoint_that_says_so_in_a_file_of_its_own(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from suggest_rig import GIB
 
 from radixtier.config import RadixTierConfig
 from radixtier.machine import Machine
+from radixtier.suggest.command import as_json
 from radixtier.suggest.drives import Directory
 from radixtier.suggest.gpus import Gpu
 from radixtier.suggest.model import Model, Refused
@@ -201,6 +202,18 @@ def test_weights_that_need_several_gpus(
         assert server.hbm_tokens == (64 - 35) * GIB // (80 << 10)
     assert "on each of 4 ranks" in line(found, "page")
     assert "of each GPU less weights" in line(found, "HBM")
+
+
+def test_a_latent_gets_all_of_nvme_on_several_gpus(tmp_path: Path, separate: None) -> None:
+    """Every rank has the same bytes, so that they are stored once."""
+    model = SEVENTY_B._replace(kv_heads=1, latent=True)
+    found = plan(facts(gpus=gpus(4), model=model, directories=directories(tmp_path, 2)), Wishes())
+    [server] = found.servers
+    assert (server.sizes.ranks, server.sizes.stores, server.sizes.bytes_per_token) == (4, 1, 320 << 10)
+    assert server.config.dram_size is not None and server.config.nvme_size is not None
+    assert server.sizes.dram_tokens == 256 * GIB // 4 // (64 * 320 << 10) * 64
+    assert 0.99 * server.config.nvme_size.amount < server.sizes.nvme_bytes <= server.config.nvme_size.amount
+    assert as_json(server)["nvme_bytes"] == server.sizes.nvme_bytes
 
 
 def test_as_few_gpus_as_will_do() -> None:
