@@ -75,7 +75,7 @@ class Life:
 PLAN = (
     Life(),
     Life(advised=True, eviction="auto", admission=SecondUse, late=True),
-    Life(landing=LANDING, admission=budgeted, late=True, flushed_at=6, learns=True),
+    Life(admission=budgeted, late=True, flushed_at=6, learns=True),
     Life(kind="mla", landing=LANDING, scrub_rate=1 << 20),
     Life(kind="mla", landing=LANDING, advised=True, eviction="auto", admission=Moody, late=True),
     Life(landing=LANDING, advised=True, eviction="auto", late=True, sealed=True, scrub_rate=1 << 20),
@@ -180,6 +180,7 @@ def live(server: Server, chaos: RankChaos, life: Life, steps: int) -> list[str]:
     for request in list(server.waiting):
         server.abort(request)
     server.engine.clear()
+    server.cache.mover.scrub._rate = server.cache.mover.scrub._budget = 0  # else something is always on its way
     server.settle()
     server.check()
     return [*found, chaos.decided()]
