@@ -2,8 +2,8 @@
 
 All ranks take the same random steps; each has a drive that is slow and fails in its own way, and a clock of its own.
 The server lives several times, differently each time (:data:`PLAN`), over the same drives; with a KIND of pool, plainly
-and with a graceful end. Prints a line of JSON when a
-life begins, and one when it is over: what was decided, and the accounts.
+and with a graceful end. Prints a line of JSON when a life begins, and one when it is over: what was decided, and the
+accounts.
 """
 
 from __future__ import annotations
