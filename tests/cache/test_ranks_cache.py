@@ -32,7 +32,7 @@ STEP_S = 0.5
 END_S = 60.0
 """Longest that a rank goes on without the others."""
 
-OWN = ("faults", "write_bytes")
+OWN = ("faults", "write_bytes", "stored", "slot_bytes")
 """What is each rank's own affair in its account of a life."""
 
 
@@ -141,7 +141,7 @@ HAPPENS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("ranks", "steps", "seed"), [(2, 600, 11), (4, 150, 12)])
+@pytest.mark.parametrize(("ranks", "steps", "seed"), [(2, 500, 11), (4, 150, 12)])
 def test_ranks_decide_alike(start: Any, ranks: int, steps: int, seed: int) -> None:
     server = start(ranks, steps * SCALE, seed, 6)
     server.wait(lambda: server.serving(0))
@@ -164,17 +164,16 @@ def test_ranks_decide_alike(start: Any, ranks: int, steps: int, seed: int) -> No
 
 def test_a_rank_that_dies_ends_the_others_and_what_all_have_stored_is_back(start: Any) -> None:
     """SGLang ends a server of which a rank died. What its ranks left differs; what comes back does not."""
-    for victim in (1, 0):
-        server = start(2, 1_000_000, 20 + victim, 1)
-        server.wait(lambda server=server: server.serving(0))
-        time.sleep(2.0)
-        server.processes[victim].kill()
-        survivor = 1 - victim
-        assert server.processes[survivor].wait(END_S) == 1
-        told = server.errors[survivor].read_text()
+    server = start(3, 1_000_000, 20, 1)
+    server.wait(lambda: server.serving(0))
+    time.sleep(2.0)
+    server.processes[0].kill()
+    for process, path in list(zip(server.processes, server.errors, strict=True))[1:]:
+        assert process.wait(END_S) == 1
+        told = path.read_text()
         assert "RuntimeError" in told and "_all_reduce_attn_groups" in told, told[-3000:]
         assert "decided differently" not in told
-    server = start(2, 100, 22, 2)
+    server = start(3, 100, 22, 1)
     server.wait(server.over)
     compare(server)
     assert server.lines(0)[0]["restored"] > 0
