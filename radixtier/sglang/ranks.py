@@ -16,7 +16,6 @@ from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radixtier.ranks import Agreement, Alone, Ranks
 
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
