@@ -156,6 +156,8 @@ class Server:
     """Pages of a prefill chunk: what HBM loses next is copied to DRAM two of them ahead."""
     landing: int = 0
     """Landing frames, for pages that go straight from NVMe to HBM."""
+    scrub_rate: int = 0
+    """Bytes per second that are read to find pages that went bad."""
     learns: bool = False
     """Whether the cache learns from how long prefill takes here, which is nothing."""
     group: Any = None
@@ -177,6 +179,7 @@ class Server:
         tiers = Tiers(
             lambda _: self.dram, self.nvme, self._open, eviction=self.eviction, admission=lambda _: self.admission(),
             control=self.control, control_key=self.control_key, n_landing=lambda page_bytes, device: self.landing,
+            scrub_rate=self.scrub_rate,
         )  # fmt: skip
         self.cache = standalone.build_tiered(geometry, tiers, self.group)
         self.prefill_rate(1.0)

@@ -67,15 +67,18 @@ class Life:
     """Step after which everything is forgotten, restored or not; 0 for only when chance wants it."""
     sealed: bool = False
     """Whether weights are updated in the middle of it."""
+    scrub_rate: int = 0
+    learns: bool = False
+    """Whether it is learnt how long prefill takes, which is nothing here."""
 
 
 PLAN = (
     Life(),
     Life(advised=True, eviction="auto", admission=SecondUse, late=True),
-    Life(landing=LANDING, admission=budgeted, late=True, flushed_at=6),
-    Life(kind="mla", landing=LANDING),
+    Life(admission=budgeted, late=True, flushed_at=6, learns=True),
+    Life(kind="mla", landing=LANDING, scrub_rate=1 << 20),
     Life(kind="mla", landing=LANDING, advised=True, eviction="auto", admission=Moody, late=True),
-    Life(landing=LANDING, advised=True, eviction="auto", late=True, sealed=True),
+    Life(landing=LANDING, advised=True, eviction="auto", late=True, sealed=True, scrub_rate=1 << 20),
 )
 
 
@@ -108,6 +111,11 @@ class RankChaos(Chaos):
         give_up, free = cache.mover.give_up_frames, cache.mover.free
         cache.mover.give_up_frames = lambda pages: (self.log.update(b"v" + pages.tobytes()), give_up(pages))[1]
         cache.mover.free = lambda pages: (self.log.update(b"f" + pages.tobytes()), free(pages))[1]
+
+    def step(self) -> None:
+        super().step()
+        if self.own.random() < 0.02:  # somebody looks at the figures of this rank
+            self.server.cache.figures.read()
 
     def schedule(self) -> None:
         before = dict(self.hits)
@@ -172,6 +180,7 @@ def live(server: Server, chaos: RankChaos, life: Life, steps: int) -> list[str]:
     for request in list(server.waiting):
         server.abort(request)
     server.engine.clear()
+    server.cache.mover.scrub._rate = server.cache.mover.scrub._budget = 0  # else something is always on its way
     server.settle()
     server.check()
     return [*found, chaos.decided()]
@@ -195,7 +204,7 @@ def start(directory: Path, life: Life, group: Any, rank: int, own: random.Random
     restore_ranks.MESSAGE_BYTES = 64 if life.late else 64 << 10
     server = Server(
         store, 8, 16, 96, kind=life.kind, eviction=life.eviction, admission=life.admission, landing=life.landing,
-        group=group, rank=rank, idle=True,
+        group=group, rank=rank, idle=True, scrub_rate=life.scrub_rate, learns=life.learns,
     )  # fmt: skip
     server.prefill_rate(1000)
     server.clock = Clock(own)  # type: ignore[assignment]

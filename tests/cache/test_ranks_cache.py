@@ -134,15 +134,16 @@ def totals(lives: list[dict[str, Any]]) -> Counter[str]:
     return seen
 
 
+OFTEN = ("served", "aborted", "flushed", "sealed", "hits in device", "hits in host", "hits in storage", "promoted")
+
 HAPPENS = (
-    "served", "aborted", "flushed", "sealed", "hits in device", "hits in host", "hits in storage", "promoted",
-    "landed", "written", "write_failures", "read_failures", "lost", "restored", "writes_rejected", "writes_throttled",
-    "in_time", "staged", "refilled",
+    *OFTEN, "landed", "written", "write_failures", "read_failures", "lost", "restored", "writes_rejected",
+    "writes_throttled", "in_time", "staged", "refilled", "scrubbed",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("ranks", "steps", "seed"), [(2, 500, 11), (4, 150, 12)])
-def test_ranks_decide_alike(start: Any, ranks: int, steps: int, seed: int) -> None:
+@pytest.mark.parametrize(("ranks", "steps", "seed", "happens"), [(2, 500, 11, HAPPENS), (4, 100, 12, OFTEN)])
+def test_ranks_decide_alike(start: Any, ranks: int, steps: int, seed: int, happens: tuple[str, ...]) -> None:
     server = start(ranks, steps * SCALE, seed, 6)
     server.wait(lambda: server.serving(0))
     # One rank is away for a while: the others wait for it.
@@ -157,16 +158,15 @@ def test_ranks_decide_alike(start: Any, ranks: int, steps: int, seed: int) -> No
         check_counts(life)
         assert len(life["decisions"]) == steps * SCALE // 50 + 2
     seen = totals(lives)
-    missing = [name for name in (*HAPPENS, *(f"faults of rank {rank}" for rank in range(ranks))) if not seen[name]]
+    missing = [name for name in (*happens, *(f"faults of rank {rank}" for rank in range(ranks))) if not seen[name]]
     assert not missing, seen
     print(ranks, seen)
 
 
 def test_a_rank_that_dies_ends_the_others_and_what_all_have_stored_is_back(start: Any) -> None:
     """SGLang ends a server of which a rank died. What its ranks left differs; what comes back does not."""
-    server = start(3, 1_000_000, 20, 1)
-    server.wait(lambda: server.serving(0))
-    time.sleep(2.0)
+    server = start(3, 200, 20, 2)
+    server.wait(lambda: server.serving(1))
     server.processes[0].kill()
     for process, path in list(zip(server.processes, server.errors, strict=True))[1:]:
         assert process.wait(END_S) == 1
