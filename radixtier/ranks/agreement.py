@@ -195,8 +195,9 @@ class Agreement:
         """Reduce now, by a reduction of our own."""
         if self.left:
             return
+        offered = self.offer()
         try:
-            agreed = self._group.minimum(self.offer())
+            agreed = self._group.minimum(offered)
         except Exception as error:  # a rank is gone, and SGLang itself ends at its next collective
             self._diverge(f"the other ranks of this server cannot be reached ({error})")
             return

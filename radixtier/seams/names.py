@@ -204,6 +204,9 @@ CALLED: dict[str, str] = {
         HookRegistry.apply_hooks(cls)
         HookRegistry.register(cls, target, hook, hook_type)
     """,
+    "sglang.srt.utils.rank_consensus_checker": """
+        rank_consensus(func=, *, same_params=, same_results=, **kwargs)
+    """,
     "sglang.srt.runtime_context": """
         get_memory()
         get_observability()

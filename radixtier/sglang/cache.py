@@ -56,7 +56,7 @@ from radixtier.sglang.host_pool import LogicalPoolMixin
 from radixtier.sglang.monitoring import make_monitor
 from radixtier.sglang.prefill_watch import PrefillWatch
 from radixtier.sglang.private import no_retry, track_backup
-from radixtier.sglang.ranks import agreed_number
+from radixtier.sglang.ranks import agreed_number, alike
 from radixtier.sglang.recording import Recording
 from radixtier.sglang.request import Request
 from radixtier.sglang.restore import IDLE_STEP_S, STEP_S, Restoration
@@ -96,7 +96,10 @@ def ready(queue: Sequence[Any]) -> int:
 
 
 class RadixTierCache(UnifiedRadixCache):
-    """``UnifiedRadixCache`` whose host tier is logical pages over DRAM and NVMe."""
+    """``UnifiedRadixCache`` whose host tier is logical pages over DRAM and NVMe.
+
+    With ``SGLANG_ENABLE_RANK_CONSENSUS_CHECKER=1`` SGLang checks that ranks call what is marked, and get, the same.
+    """
 
     _mover: Mover | None = None
     _restoration: Restoration | RankedRestoration | None = None
@@ -183,6 +186,7 @@ class RadixTierCache(UnifiedRadixCache):
 
     # ---- match --------------------------------------------------------------------------------------
 
+    @alike(results=["result.device_prefix_len", "result.host_hit_length"])
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """Match over all tiers, cut in front of the first page that cannot be delivered."""
         result = super().match_prefix(params)
@@ -240,6 +244,7 @@ class RadixTierCache(UnifiedRadixCache):
 
     # ---- arrival and admission ----------------------------------------------------------------------
 
+    @alike(params=["request.rid", "len(new_input_tokens)"])
     def prefetch_from_storage(
         self,
         request: Any,
@@ -274,6 +279,7 @@ class RadixTierCache(UnifiedRadixCache):
         if path.known:
             self.waiting.enter(request, path, node, matched, len(new_input_tokens))
 
+    @alike(params=True, results=True)
     def check_prefetch_progress(self, request: Any) -> bool:
         """Whether the request may be admitted: its pages are up, or it waited as long as recomputing would take."""
         return self.waiting.may_admit(request)
@@ -370,6 +376,7 @@ class RadixTierCache(UnifiedRadixCache):
 
     # ---- load ---------------------------------------------------------------------------------------
 
+    @alike(params=["node_id"], results=True)
     def load_back(self, node_id: int, mem_quota: int | None = None, req: Any = None) -> bool:
         """Load a path from DRAM to HBM, all of it or nothing; frames are leased until the copy is acknowledged."""
         path = self._read_path(node_id)

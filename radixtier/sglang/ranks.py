@@ -6,13 +6,29 @@ Owns nothing. Scheduler thread only.
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radixtier.ranks import Agreement, Alone, Ranks
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def alike(
+    params: Sequence[str] | bool | None = None, results: Sequence[str] | bool | None = None
+) -> Callable[[Method], Method]:
+    """Mark a method for SGLang's check that ranks call it in the same order, with the same parameters and results.
+
+    ``params`` and ``results`` say which, all of them or none. Where the check is off, which is the default, nothing is
+    added to the method.
+    """
+    mark: Callable[[Method], Method] = rank_consensus(same_params=params, same_results=results)
+    return mark
 
 
 class TorchGroup:
