@@ -210,11 +210,11 @@ def test_bad_flags_end_with_status_2_before_the_model_loads(tiny_model: Path, tm
         "--radix-tier-nvme-path",
         str(missing),
     ]
-    command = [*serve_command(), "--model-path", str(tiny_model), *CPU_FLAGS, "--tp-size", "2", *flags]
+    command = [*serve_command(), "--model-path", str(tiny_model), *CPU_FLAGS, "--pp-size", "2", *flags]
     run = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
     output = run.stdout + run.stderr
     assert run.returncode == 2, output
     for flag, value in (("--radix-tier-dram-size", "5parsecs"), ("--radix-tier-nvme-path", str(missing))):
         assert any(flag in line and value in line for line in output.splitlines()), output
-    assert "--tp-size" in output
+    assert "--pp-size" in output
     assert "Load weight" not in output
