@@ -176,4 +176,5 @@ def test_a_rank_that_dies_ends_the_others_and_what_all_have_stored_is_back(start
     server = start(3, 100, 22, 1)
     server.wait(server.over)
     compare(server)
-    assert server.lines(0)[0]["restored"] > 0
+    # Not of what is back when it begins to serve: that is as much as fits into some seconds.
+    assert server.lines(0)[-1]["stats"]["restored"] > 0
