@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e_rig import ANSWER, DRAM, HBM, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts
+from e2e_rig import ANSWER, DRAM, HBM, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts, tier_flags
 
 from radixtier.live.client import Client
-from radixtier.live.server import CPU_FLAGS, Server
+from radixtier.live.server import Server
 from radixtier.monitor.series import SERIES, Kind
 
 pytestmark = [
@@ -64,18 +64,7 @@ def tiered(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     directory = tmp_path_factory.mktemp("metrics")
     store = directory / "nvme"
     store.mkdir()
-    flags = [
-        *CPU_FLAGS,
-        "--page-size", "16",
-        "--served-model-name", "tiny",
-        "--enable-metrics",
-        "--enable-radix-tier",
-        "--radix-tier-hbm-size", f"{HBM}tok",
-        "--radix-tier-dram-size", f"{DRAM}tok",
-        "--radix-tier-nvme-size", f"{NVME}tok",
-        "--radix-tier-nvme-path", str(store),
-        "--hicache-storage-prefetch-policy", "wait_complete",
-    ]  # fmt: skip
+    flags = [*tier_flags(store, 16), "--served-model-name", "tiny", "--enable-metrics"]
     with Server("of the test", tiny_model, flags, directory / "log") as server:
         server.start(START_TIMEOUT_S)
         yield Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), 16, store)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_rig import ANSWER, DRAM, HBM, NVME, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts
+from e2e_rig import ANSWER, REQUEST_TIMEOUT_S, START_TIMEOUT_S, Tiered, prompts, tier_flags
 
 from radixtier.live.client import Client
-from radixtier.live.server import CPU_FLAGS, Server
+from radixtier.live.server import Server
 from radixtier.live.tiny_kinds import LATENT, ROPE, make_tiny_deepseek, make_tiny_qwen
 
 pytestmark = [
@@ -44,14 +44,8 @@ def by_transformers(model: Path, prompt: list[int]) -> tuple[int, ...]:
 def test_a_conversation_comes_back_from_every_tier(make: Callable[[Path], Path], kv_bytes: int, tmp_path: Path) -> None:
     store = tmp_path / "nvme"
     store.mkdir()
-    flags = [
-        *CPU_FLAGS, "--page-size", str(PAGE_SIZE), "--enable-radix-tier",
-        "--radix-tier-hbm-size", f"{HBM}tok", "--radix-tier-dram-size", f"{DRAM}tok",
-        "--radix-tier-nvme-size", f"{NVME}tok", "--radix-tier-nvme-path", str(store),
-        "--hicache-storage-prefetch-policy", "wait_complete",
-    ]  # fmt: skip
     model = make(tmp_path / "model")
-    with Server("of the test", model, flags, tmp_path / "log") as server:
+    with Server("of the test", model, tier_flags(store, PAGE_SIZE), tmp_path / "log") as server:
         server.start(START_TIMEOUT_S)
         tiered = Tiered(server, Client(server.url, REQUEST_TIMEOUT_S), PAGE_SIZE, store)
         batch = prompts(8, seed=21)
